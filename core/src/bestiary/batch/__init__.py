@@ -1,0 +1,12 @@
+"""The data that flows: a sample table on the controller, token columns where they were made.
+
+``Ragged`` is one token column of some rows, ``RowBlock`` several columns of the same rows (what a
+worker holds), ``Batch`` the controller's view over many blocks, ``Rows`` what authors of losses
+and estimators see: whole right-padded rows.
+"""
+
+from bestiary.batch.batch import Batch, Handle, Ready
+from bestiary.batch.ragged import Ragged, RowBlock
+from bestiary.batch.rows import Rows
+
+__all__ = ["Batch", "Handle", "Ragged", "Ready", "RowBlock", "Rows"]
