@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from bestiary.batch import Batch
     from bestiary.errors import BestiaryError
     from bestiary.plugins.markers import hookimpl
+    from bestiary.plugins.registry import Registry
     from bestiary.protocols import Algorithm, Role, Sampling, Score, Term
 
 _HOMES = {
     "Algorithm": "bestiary.protocols",
     "Batch": "bestiary.batch",
     "BestiaryError": "bestiary.errors",
+    "Registry": "bestiary.plugins.registry",
     "Role": "bestiary.protocols",
     "Sampling": "bestiary.protocols",
     "Score": "bestiary.protocols",
@@ -34,6 +36,7 @@ __all__ = [
     "Algorithm",
     "Batch",
     "BestiaryError",
+    "Registry",
     "Role",
     "Sampling",
     "Score",

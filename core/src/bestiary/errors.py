@@ -95,6 +95,10 @@ class RewardError(BestiaryError):
     """A reward function that failed or broke its contract."""
 
 
+class AlgorithmError(BestiaryError):
+    """An algorithm, estimator, loss or sampler that failed or broke its contract."""
+
+
 class EngineError(BestiaryError):
     """An engine that failed or was used outside its contract."""
 

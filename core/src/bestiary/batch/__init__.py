@@ -5,8 +5,21 @@ worker holds), ``Batch`` the controller's view over many blocks, ``Rows`` what a
 and estimators see: whole right-padded rows.
 """
 
-from bestiary.batch.batch import Batch, Handle, Ready
+from bestiary.batch.batch import Batch, Column, Handle, Ready, as_column, row_key
 from bestiary.batch.ragged import Ragged, RowBlock
 from bestiary.batch.rows import Rows
+from bestiary.batch.shipment import Shipment, ship
 
-__all__ = ["Batch", "Handle", "Ragged", "Ready", "RowBlock", "Rows"]
+__all__ = [
+    "Batch",
+    "Column",
+    "Handle",
+    "Ragged",
+    "Ready",
+    "RowBlock",
+    "Rows",
+    "Shipment",
+    "as_column",
+    "row_key",
+    "ship",
+]

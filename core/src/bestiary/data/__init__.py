@@ -1,0 +1,1 @@
+"""Prompts: files, splits, order, and the source that hands them out."""

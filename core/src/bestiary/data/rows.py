@@ -1,0 +1,195 @@
+"""One row of a file → one problem: types are checked and made uniform here, when data are read."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from bestiary.errors import DataError
+from bestiary.protocols import Problem
+
+ANSWERS = "answers"
+"""Key in ``Problem.extra``: the list of all accepted answers, where a row has several."""
+
+
+class RowError(ValueError):
+    """A row that cannot become a problem; its index is added by the caller."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Which column of a file holds what; an empty name is a column that is not there."""
+
+    prompt: str = "prompt"
+    answer: str = "answer"
+    target: str = ""
+    uid: str = ""
+    extra: tuple[str, ...] = ()
+
+
+def to_problem(row: Mapping[str, Any], columns: Columns, *, chat: bool, system: str) -> Problem:
+    """Turn a row into a problem.
+
+    Args:
+        row: values as the file has them.
+        columns: where to look.
+        chat: make a message of the user of a plain prompt.
+        system: put a system message before it (makes it a chat).
+
+    Raises:
+        RowError: for a missing column or a value of the wrong type.
+    """
+    prompt = _prompt(_get(row, columns.prompt), chat=chat, system=system)
+    extra = {name: _json_value(name, _get(row, name)) for name in columns.extra}
+    answers = accepted_answers(_get(row, columns.answer)) if columns.answer else ()
+    if len(answers) > 1:
+        extra[ANSWERS] = list(answers)
+    target = _get(row, columns.target) if columns.target else None
+    if columns.target and (not isinstance(target, str) or not target):
+        raise RowError(f"target is {_what(target)}, a text is wanted")
+    return Problem(
+        uid=str(_get(row, columns.uid)) if columns.uid else content_uid(prompt),
+        prompt=prompt,
+        answer=answers[0] if answers else "",
+        target=target,
+        extra=extra,
+    )
+
+
+def accepted_answers(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - any JSON value
+    """The accepted answers as texts: ``42``, ``"42"`` and ``["42", "42.0"]`` are all fine.
+
+    Raises:
+        RowError: for null, an empty text or list, NaN, or anything nested.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if not value:
+            raise RowError("answer is an empty list")
+        return tuple(dict.fromkeys(_answer_text(item) for item in value))
+    return (_answer_text(value),)
+
+
+def _answer_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise RowError(f"answer is {_what(value)}; a text, a number or a list of them is wanted")
+
+
+def _prompt(
+    value: Any,  # noqa: ANN401 - any JSON value
+    *,
+    chat: bool,
+    system: str,
+) -> str | tuple[Mapping[str, str], ...]:
+    head = ({"role": "system", "content": system},) if system else ()
+    if isinstance(value, str):
+        if not value:
+            raise RowError("prompt is an empty text")
+        return (*head, {"role": "user", "content": value}) if chat or head else value
+    if not isinstance(value, Sequence) or not value:
+        raise RowError(f"prompt is {_what(value)}; a text or a list of messages is wanted")
+    messages = tuple(_message(i, message) for i, message in enumerate(value))
+    if messages[-1]["role"] == "assistant":
+        raise RowError("the last message is the assistant's; the prompt must end before it")
+    return messages if messages[0]["role"] == "system" else (*head, *messages)
+
+
+def _message(place: int, value: Any) -> dict[str, str]:  # noqa: ANN401 - any JSON value
+    if not isinstance(value, Mapping):
+        raise RowError(f"message {place} is {_what(value)}; an object is wanted")
+    for name in ("role", "content"):
+        if not isinstance(value.get(name), str):
+            raise RowError(f"message {place}: {name} is {_what(value.get(name))}, a text is wanted")
+    return {"role": value["role"], "content": value["content"]}
+
+
+def content_uid(prompt: str | Sequence[Mapping[str, str]]) -> str:
+    """16 hex digits of the prompt's content: the uid of rows that bring none."""
+    plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+    text = json.dumps(plain, sort_keys=True, ensure_ascii=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _get(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - any JSON value
+    if name not in row:
+        raise RowError(f"there is no column {name!r}; there are: {', '.join(map(str, row))}")
+    return row[name]
+
+
+def _json_value(name: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise RowError(f"column {name!r} is no JSON value: {error}") from error
+
+
+def _what(value: Any) -> str:  # noqa: ANN401 - any JSON value
+    if value is None:
+        return "null"
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= 40 else shown[:37] + '...'}"
+
+
+def to_problems(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Columns,
+    *,
+    where: str,
+    chat: bool = False,
+    system: str = "",
+    drop_bad: bool = False,
+) -> tuple[list[Problem], list[tuple[int, str]]]:
+    """All rows of a file as problems.
+
+    A row that repeats prompt and answer of an earlier one is left out; without uids, two answers
+    to one prompt are an error of the second row.
+
+    Args:
+        rows: of the file.
+        columns: where to look.
+        where: name of the file, for messages.
+        chat: as in :func:`to_problem`.
+        system: as in :func:`to_problem`.
+        drop_bad: leave rows with errors out instead of refusing the file.
+
+    Returns:
+        (problems, [(index, reason)] of the rows that were left out).
+
+    Raises:
+        DataError: naming the rows that are at fault, or when none is left.
+    """
+    problems: dict[str, Problem] = {}
+    left_out: list[tuple[int, str]] = []
+    bad: list[tuple[int, str]] = []
+    for index, row in enumerate(rows):
+        try:
+            problem = to_problem(row, columns, chat=chat, system=system)
+            earlier = problems.setdefault(problem.uid, problem)
+            if earlier is not problem and earlier != problem:
+                raise RowError(
+                    f"an earlier row has the same {'uid' if columns.uid else 'prompt'} "
+                    f"({problem.uid}) and other values"
+                )
+            if earlier is not problem:
+                left_out.append((index, "repeats an earlier row"))
+        except RowError as error:
+            bad.append((index, str(error)))
+    if bad and not drop_bad:
+        shown = "; ".join(f"row {index}: {reason}" for index, reason in bad[:5])
+        more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
+        raise DataError(
+            f"{where}: {len(bad)} of {len(rows)} rows cannot be used: {shown}{more}",
+            hint="mend them, or set bad_rows=drop to leave them out",
+        )
+    if not problems:
+        index, reason = bad[0]
+        raise DataError(f"{where}: no row can be used; row {index}: {reason}")
+    return list(problems.values()), sorted(left_out + bad)

@@ -1,0 +1,1 @@
+"""The schedules: when ``collect`` and ``learn`` run."""

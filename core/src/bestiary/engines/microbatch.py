@@ -1,0 +1,185 @@
+"""The micro-batch plan: which rows go to which rank, in which micro-batches.
+
+Pure numpy on the controller, from lengths alone, so every rank runs the same number of
+micro-batches without asking the others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """What one rank runs.
+
+    Args:
+        rows: row numbers of the batch that travel to the rank.
+        padding: True for rows that are there only because the rank has none of its own; they
+            have weight zero.
+        micro: positions in ``rows`` for each micro-batch.
+        dummy: numbers of the micro-batches that repeat rows with weight zero, for the
+            collectives only.
+    """
+
+    rows: Rows
+    padding: NDArray[np.bool_]
+    micro: tuple[tuple[int, ...], ...]
+    dummy: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One entry for each rank; all have the same number of micro-batches."""
+
+    ranks: tuple[RankPlan, ...]
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Rows of one prompt that stay together, so that the prompt is computed once for them."""
+
+    prompt_len: int
+    rows: list[int]
+    lens: list[int]
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_len + sum(self.lens)
+
+    def halves(self) -> tuple["_Unit", "_Unit"]:
+        middle = len(self.rows) // 2
+        return (
+            _Unit(self.prompt_len, self.rows[:middle], self.lens[:middle]),
+            _Unit(self.prompt_len, self.rows[middle:], self.lens[middle:]),
+        )
+
+
+def plan_microbatches(
+    prompt_lens: Rows,
+    response_lens: Rows,
+    prompts: Rows,
+    *,
+    world: int,
+    tokens_per_micro: int,
+) -> Plan:
+    """Balance rows over ranks and cut each rank's rows into micro-batches.
+
+    Rows with the same prompt stay together where they fit. Every row comes exactly once; a row
+    that is longer than the budget has a micro-batch of its own. The result depends on the
+    arguments alone.
+
+    Args:
+        prompt_lens: [B] tokens of each row's prompt.
+        response_lens: [B] tokens of each row's response.
+        prompts: [B] equal numbers for rows with the same prompt.
+        world: number of ranks.
+        tokens_per_micro: budget; a prompt counts once for its rows in a micro-batch.
+
+    Returns:
+        The plan; ranks differ by little in tokens and not at all in the number of micro-batches.
+
+    Raises:
+        ValueError: for an empty batch or a budget below 1.
+    """
+    if len(prompt_lens) == 0:
+        raise ValueError("an update or forward pass needs at least one row, got an empty batch")
+    if tokens_per_micro < 1 or world < 1:
+        raise ValueError(f"tokens_per_micro={tokens_per_micro} and world={world}: must be above 0")
+    units = _units(prompt_lens, response_lens, prompts, tokens_per_micro)
+    bins = [_pack(mine, tokens_per_micro) for mine in _balance(units, world)]
+    count = max(1, max(len(b) for b in bins))
+    shortest = int(np.argmin(np.asarray(prompt_lens) + np.asarray(response_lens)))
+    return Plan(tuple(_rank(_stretch(b, count), count, shortest) for b in bins))
+
+
+def _units(
+    prompt_lens: Rows, response_lens: Rows, prompts: Rows, budget: int
+) -> list[_Unit]:
+    by_prompt: dict[int, _Unit] = {}
+    for i, prompt in enumerate(np.asarray(prompts).tolist()):
+        unit = by_prompt.setdefault(prompt, _Unit(int(prompt_lens[i]), [], []))
+        unit.rows.append(i)
+        unit.lens.append(int(response_lens[i]))
+    waiting, units = list(by_prompt.values())[::-1], []
+    while waiting:
+        unit = waiting.pop()
+        if unit.tokens > budget and len(unit.rows) > 1:
+            first, second = unit.halves()
+            waiting += [second, first]
+        else:
+            units.append(unit)
+    return units
+
+
+def _balance(units: list[_Unit], world: int) -> list[list[_Unit]]:
+    """Longest unit first, each to the rank with the fewest tokens so far."""
+    ordered = sorted(units, key=lambda u: (-u.tokens, u.rows[0]))
+    while len(ordered) < world and len(ordered[0].rows) > 1:
+        ordered = sorted(
+            [*ordered[0].halves(), *ordered[1:]], key=lambda u: (-u.tokens, u.rows[0])
+        )
+    ranks: list[list[_Unit]] = [[] for _ in range(world)]
+    load = [0] * world
+    for unit in ordered:
+        rank = load.index(min(load))
+        ranks[rank].append(unit)
+        load[rank] += unit.tokens
+    return ranks
+
+
+def _pack(units: list[_Unit], budget: int) -> list[list[_Unit]]:
+    """Units into as few micro-batches as first-fit finds, longest first."""
+    bins: list[list[_Unit]] = []
+    room: list[int] = []
+    for unit in units:
+        for i, free in enumerate(room):
+            if unit.tokens <= free:
+                bins[i].append(unit)
+                room[i] -= unit.tokens
+                break
+        else:
+            bins.append([unit])
+            room.append(budget - unit.tokens)
+    return bins
+
+
+def _stretch(bins: list[list[_Unit]], count: int) -> list[list[_Unit]]:
+    """Split micro-batches until there are ``count``, as far as there are rows to split."""
+    bins = list(bins)
+    while 0 < len(bins) < count:
+        rows = [sum(len(u.rows) for u in b) for b in bins]
+        largest = rows.index(max(rows))
+        if rows[largest] < 2:
+            break
+        chosen = bins.pop(largest)
+        if len(chosen) > 1:
+            bins += [chosen[::2], chosen[1::2]]
+        else:
+            bins += [[half] for half in chosen[0].halves()]
+    return bins
+
+
+def _rank(bins: list[list[_Unit]], count: int, any_row: int) -> RankPlan:
+    if not bins:
+        return RankPlan(
+            np.array([any_row], dtype=np.int64),
+            np.array([True]),
+            ((0,),) * count,
+            frozenset(range(count)),
+        )
+    rows: list[int] = []
+    micro: list[tuple[int, ...]] = []
+    for units in bins:
+        start = len(rows)
+        for unit in units:
+            rows += unit.rows
+        micro.append(tuple(range(start, len(rows))))
+    dummy = frozenset(range(len(micro), count))
+    micro += [(0,)] * len(dummy)
+    return RankPlan(
+        np.array(rows, dtype=np.int64), np.zeros(len(rows), dtype=bool), tuple(micro), dummy
+    )

@@ -1,0 +1,98 @@
+"""Sampled and greedy accuracy on held-out problems."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bestiary.batch import Batch
+from bestiary.protocols import PolicyHandle, Sampling, ScoreHandle
+
+CORRECT = 1.0
+"""A reward from which a response counts as an exact match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Args:
+        metrics: ``eval/…`` by name.
+        answers: a few problems with their first sampled and greedy responses.
+    """
+
+    metrics: dict[str, float]
+    answers: list[dict[str, Any]]
+
+
+def eval_samplings(base: Sampling, samples: int, *, greedy: bool) -> tuple[Sampling, ...]:
+    """Temperature 1 without truncation, ``samples`` times, and the greedy response beside it."""
+    plain = replace(
+        base,
+        n=samples,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        greedy=False,
+        tag="sample",
+        trainable=False,
+    )
+    if not greedy:
+        return (plain,)
+    return (plain, replace(plain, n=1, greedy=True, tag="greedy"))
+
+
+def evaluate(
+    actor: PolicyHandle,
+    reward: ScoreHandle,
+    prompts: Batch,
+    samplings: tuple[Sampling, ...],
+    *,
+    show: int = 8,
+) -> Evaluation:
+    """Generate for every prompt in one engine call, score, and average.
+
+    ``eval/exact_match`` is the share of sampled responses with a reward of 1 or more (the mean
+    over problems of the mean over samples, which is the same since each has as many), and
+    ``eval/greedy`` that of the greedy ones. Invalid samples are left out.
+
+    Args:
+        actor: draws the responses.
+        reward: scores them.
+        prompts: held-out problems.
+        samplings: from :func:`eval_samplings`.
+        show: number of problems in ``answers``.
+    """
+    batch = actor.generate(prompts, samplings)
+    batch = batch.join(reward.score(batch))
+    rewards, valid, tag = batch["reward"], batch["valid"].astype(bool), batch["tag"]
+    metrics: dict[str, float] = {}
+    for name, key in (("sample", "eval/exact_match"), ("greedy", "eval/greedy")):
+        mine = (tag == name) & valid
+        if (tag == name).any():
+            metrics[key] = float((rewards[mine] >= CORRECT).mean()) if mine.any() else float("nan")
+    sampled = tag == "sample"
+    metrics["eval/reward"] = _mean(rewards[sampled & valid])
+    metrics["eval/response_len"] = _mean(batch["response_len"][sampled])
+    metrics["eval/truncated"] = _mean(batch["truncated"][sampled])
+    return Evaluation(metrics, _answers(batch, show))
+
+
+def _mean(x: np.ndarray) -> float:
+    return float(x.mean()) if len(x) else float("nan")
+
+
+def _answers(batch: Batch, show: int) -> list[dict[str, Any]]:
+    """The first rows of a few problems, with what a person wants to see."""
+    group = batch.group_index()
+    chosen = batch.take(np.flatnonzero((group < show) & (batch["sample_index"] == 0)))
+    names = ("uid", "prompt", "answer", "tag", "response", "reward", "response_len", "truncated")
+    columns = {name: chosen[name] for name in names if name in chosen}
+    return [
+        {name: _plain(column[i]) for name, column in columns.items()} for i in range(len(chosen))
+    ]
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,1 @@
+"""Models: where they come from, their tokenizers, loading, heads and saving."""

@@ -1,0 +1,1 @@
+"""Rewards: finding, calling and checking them, and the worker that hosts one."""

@@ -1,0 +1,1 @@
+"""Models and roles: what an algorithm calls, dispatched to worker groups."""

@@ -1,0 +1,51 @@
+"""A model on the controller's side: which worker group holds it, under what name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bestiary.batch import Handle
+from bestiary.roles.services import Report
+
+
+class Call(Handle, Protocol):
+    """The answer of one rank to one call: a block, its table and a report."""
+
+    def report(self) -> Report:
+        """Wait for the call and return its report."""
+        ...
+
+
+class Group(Protocol):
+    """A worker group, remote or in this process."""
+
+    size: int
+
+    def call(self, method: str, per_rank_args: Sequence[tuple[Any, ...]]) -> Sequence[Call]:
+        """Call a method on every rank at once; returns without waiting."""
+        ...
+
+    def run(self, method: str, *args: Any) -> Sequence[Any]:  # noqa: ANN401 - plain results
+        """Call a method with the same arguments on every rank and wait for the results."""
+        ...
+
+
+@dataclass(slots=True)
+class Model:
+    """One module in one worker group; roles are views of it.
+
+    Args:
+        name: the name under which the workers know it.
+        group: the worker group that holds it.
+        tokens_per_micro: token budget of a micro-batch.
+        max_length: longest prompt with response that the model can take, in tokens.
+    """
+
+    name: str
+    group: Group
+    tokens_per_micro: int
+    max_length: int = 0
+
+    def state(self) -> Sequence[Mapping[str, Any]]:
+        """What each rank says about the model: version, parameters, bytes."""
+        return self.group.run("describe", self.name)

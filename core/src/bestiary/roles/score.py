@@ -1,0 +1,63 @@
+"""Roles of kind ``score``: a number for each sample, from a reward function."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bestiary.batch import Batch, Column, ship
+from bestiary.roles.model import Group
+from bestiary.roles.services import Services, spread
+
+BASELINE_TAG = "baseline"
+"""Rows of a sampling with this tag give their group its ``<name>`` baseline column."""
+
+_SEEN = ("uid", "prompt", "answer", "extra", "response_len", "truncated")
+
+
+class ScoreRole:
+    """A scorer in its own processes under the name of a role.
+
+    Args:
+        name: the role, and the sample column that it makes unless told otherwise.
+        group: the worker group of the scorer.
+        parts: names of the parts that its scores have, known after the first call.
+    """
+
+    def __init__(self, name: str, group: Group, services: Services) -> None:
+        self.name = name
+        self.group = group
+        self.services = services
+
+    def score(self, batch: Batch, into: str = "") -> Batch:
+        """Score each response; returns at once.
+
+        Makes the sample columns ``into``, ``valid`` and ``parts`` (JSON objects). Where the batch
+        has rows tagged ``baseline``, also ``baseline_<into>``: the score of the baseline row of
+        each row's group.
+        """
+        into = into or self.name
+        runs = spread(np.ones(len(batch)), self.group.size)
+        calls = [(ship(batch, run, ["response_ids"], _SEEN),) for run in runs]
+        handles: Sequence = self.group.call("score", calls)  # type: ignore[type-arg]
+        self.services.ledger.note("score", handles)
+        column = Column.of(handles, [len(run) for run in runs])
+        arriving = Batch(
+            {"row_key": batch["row_key"]}, {}, dict.fromkeys(("reward", "valid", "parts"), column)
+        )
+        scored = arriving if into == "reward" else _rename(arriving, into)
+        if BASELINE_TAG in set(batch["tag"]):
+            scored = scored.with_columns(**{f"baseline_{into}": _baseline(batch, scored[into])})
+        return scored
+
+
+def _rename(batch: Batch, into: str) -> Batch:
+    values = batch["reward"]
+    return batch.without("reward").with_columns(**{into: values})
+
+
+def _baseline(batch: Batch, scores: np.ndarray) -> np.ndarray:
+    group = batch.group_index()
+    mine = np.flatnonzero(batch["tag"] == BASELINE_TAG)
+    table = np.full(int(group.max()) + 1, np.nan)
+    table[group[mine]] = scores[mine]
+    return table[group]

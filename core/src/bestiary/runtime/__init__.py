@@ -1,0 +1,1 @@
+"""The run: its job process, worker classes, loop and checkpoints."""

@@ -1,0 +1,235 @@
+"""The process that holds models: training engines, rollout engines, forward passes."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bestiary.batch import Handle, Ragged, RowBlock, Rows, Shipment
+from bestiary.engines.checksum import Checksum
+from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
+from bestiary.errors import EngineError
+from bestiary.plugins.manager import check_fingerprint, load_plugins
+from bestiary.protocols import ComponentRef, Sampling, Stat
+from bestiary.runtime.components import Components
+
+Answer = tuple[RowBlock, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """A model to hold: plain values that travel to the worker."""
+
+    spec: ModelSpec
+    train: ComponentRef
+    rollout: ComponentRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Everything that a model worker is built from."""
+
+    models: Mapping[str, ModelPlan]
+    fingerprint: Mapping[str, Any]
+    blocked: tuple[str, ...] = ()
+
+
+class ModelWorker:
+    """Holds the models of one pool on one rank; every method is called on all ranks alike.
+
+    Args:
+        plan: what to build.
+        ranks: the place of this process in its group.
+    """
+
+    needs_process_group = True
+
+    def __init__(self, plan: WorkerPlan, ranks: Ranks) -> None:
+        self.ranks = ranks
+        plugins = load_plugins(block=plan.blocked)
+        check_fingerprint(plan.fingerprint, plugins.fingerprint())
+        self.components = Components(plugins)
+        self.plan = plan
+        self.train: dict[str, TrainEngine] = {}
+        self.rollout: dict[str, RolloutEngine] = {}
+        for name, model in plan.models.items():
+            engine = self.components.build(model.train, model.spec, ranks)
+            engine.resolve_loss = self.components.loss
+            self.train[name] = engine
+        self._fetched: dict[int, tuple[Handle, RowBlock]] = {}
+
+    # ------------------------------------------------------------------ data
+
+    def _open(self, shipment: Shipment) -> RowBlock:
+        """Unpack a shipment; blocks that came in the last few calls are not fetched again."""
+        return shipment.block(self._fetch)
+
+    def _fetch(self, handle: Handle) -> RowBlock:
+        key = hash(handle)
+        if key not in self._fetched:
+            while len(self._fetched) >= 64:
+                self._fetched.pop(next(iter(self._fetched)))
+            self._fetched[key] = (handle, handle.get())
+        return self._fetched[key][1]
+
+    # ------------------------------------------------------------------ generation
+
+    def generate(
+        self,
+        name: str,
+        prompts: Shipment,
+        samplings: Sequence[Sampling],
+        keys: np.ndarray,
+    ) -> Answer:
+        """Responses for this rank's prompts, drawn with the newest weights."""
+        sync_seconds = self._sync(name)
+        began = time.perf_counter()
+        ids = self._open(prompts).tokens["prompt_ids"]
+        cuts = np.cumsum([s.n for s in samplings])[:-1]
+        requests = [
+            Request(ids.row(i), samplings, [k.tolist() for k in np.split(keys[i], cuts)])
+            for i in range(len(ids))
+        ]
+        done = [c for answer in self.rollout[name].generate(requests) for c in answer]
+        lengths = np.array([len(c.ids) for c in done], dtype=np.int64)
+        version = np.array([c.version for c in done], dtype=np.int64)
+        total = int(lengths.sum())
+
+        def column(values: list[np.ndarray], dtype: type) -> Ragged:
+            joined = np.concatenate(values) if values else np.zeros(0)
+            return Ragged.from_lengths(joined.astype(dtype, copy=False), lengths)
+
+        tokens = {
+            "response_ids": column([c.ids for c in done], np.int64),
+            "rollout_logprobs": column([c.logprobs for c in done], np.float32),
+            "rollout_logprobs_full": column([c.logprobs_full for c in done], np.float32),
+            "response_mask": Ragged.from_lengths(np.ones(total, dtype=np.bool_), lengths),
+            "turn_ids": Ragged.from_lengths(np.zeros(total, dtype=np.int16), lengths),
+            "token_versions": Ragged.from_lengths(
+                np.repeat(version, lengths).astype(np.int32), lengths
+            ),
+        }
+        table = {
+            "response_len": lengths,
+            "loss_tokens": lengths,
+            "truncated": np.array([c.truncated for c in done], dtype=np.bool_),
+            "version_min": version,
+            "version_max": version,
+        }
+        report = {
+            "seconds": time.perf_counter() - began,
+            "sync_seconds": sync_seconds,
+            "metrics": {"data/rollout_tokens": Stat(float(total), how="sum")},
+        }
+        return RowBlock(tokens, table), report
+
+    def _sync(self, name: str) -> float:
+        """Bring the rollout engine to the trainer's version; returns the seconds it took."""
+        began = time.perf_counter()
+        plan = self.plan.models[name]
+        if plan.rollout is None:
+            raise EngineError(
+                f"model {name!r} has no rollout engine", hint="only policy roles can generate"
+            )
+        trainer = self.train[name]
+        if name not in self.rollout:
+            self.rollout[name] = self.components.build(plan.rollout, plan.spec, self.ranks)
+        engine = self.rollout[name]
+        if engine.version == trainer.version:
+            return 0.0
+        engine.prepare(trainer.version)
+        checksum = Checksum()
+        for bucket in trainer.export():
+            for parameter, tensor in bucket.items():
+                checksum.add(parameter, tensor)
+            engine.write(bucket)
+        engine.commit(checksum.hexdigest())
+        return time.perf_counter() - began
+
+    # ------------------------------------------------------------------ training
+
+    def forward(
+        self,
+        name: str,
+        shipment: Shipment,
+        micro: Sequence[Sequence[int]],
+        outputs: Mapping[str, str],
+        temperature: float,
+    ) -> Answer:
+        """Fields of the model's output, renamed, in the order of the shipment's rows."""
+        began = time.perf_counter()
+        block = self._open(shipment)
+        made = self.train[name].forward(block, micro, list(outputs), temperature)
+        tokens = {new: made[old] for old, new in outputs.items()}
+        return RowBlock(tokens), {"seconds": time.perf_counter() - began}
+
+    def update(self, name: str, parts: Sequence[Any]) -> Answer:
+        """One optimizer step."""
+        began = time.perf_counter()
+        opened = [replace(part, rows=self._open(part.rows)) for part in parts]
+        metrics = dict(self.train[name].update(opened))
+        return RowBlock({}), {"seconds": time.perf_counter() - began, "metrics": metrics}
+
+    def estimate(
+        self,
+        ref: ComponentRef,
+        shipment: Shipment,
+        padding: np.ndarray,
+        scalars: Mapping[str, float],
+    ) -> Answer:
+        """Run an estimator of scope ``row`` or ``group`` on this rank's rows."""
+        from bestiary.distributed.collectives import reduce_over
+
+        began = time.perf_counter()
+        block = self._open(shipment)
+        if padding.all():
+            # A rank without rows still joins every reduction, with nothing to add.
+            empty = Ragged.from_rows([[] for _ in range(len(block))], dtype=np.bool_)
+            block = RowBlock({**block.tokens, "response_mask": empty}, block.table)
+        rows = Rows.from_block(block)
+        made = self.components.build(ref)(rows, reduce_over(self.ranks), **scalars)
+        lengths = block.tokens["response_mask"].lengths
+        tokens = {
+            name: Ragged.from_padded(
+                (value if value.dim() == 2 else value[:, None].expand(rows.mask.shape)).numpy(),
+                lengths,
+            )
+            for name, value in made.items()
+        }
+        return RowBlock(tokens), {"seconds": time.perf_counter() - began}
+
+    # ------------------------------------------------------------------ state
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Version, size and limits of a model."""
+        engine = self.train[name]
+        return {
+            "version": engine.version,
+            "parameters": int(getattr(engine, "parameter_count", 0)),
+            "max_length": int(getattr(engine, "max_length", 0) or 0),
+            "rank": self.ranks.rank,
+        }
+
+    def save(self, name: str, folder: str) -> None:
+        """This rank's share of a model's training state."""
+        self.train[name].save(Path(folder))
+
+    def load(self, name: str, folder: str) -> None:
+        """Restore a model's training state; the next generation syncs."""
+        self.train[name].load(Path(folder))
+        if name in self.rollout:
+            del self.rollout[name]
+
+    def export(self, name: str, folder: str) -> None:
+        """Write the model in ``save_pretrained`` layout (rank 0 writes, all take part)."""
+        from bestiary.models.saving import save_model
+
+        state = {}
+        for bucket in self.train[name].export():
+            if self.ranks.rank == 0:
+                state.update({n: t.detach().cpu().clone() for n, t in bucket.items()})
+        if self.ranks.rank == 0:
+            save_model(Path(folder), Path(self.plan.models[name].spec.path), state)

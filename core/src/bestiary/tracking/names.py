@@ -1,0 +1,162 @@
+"""Every metric name with its unit and meaning: the one place where they are documented.
+
+A member that logs a name of its own documents it on its own page; :func:`describe` answers for it
+by its prefix. ``docs/metrics.md`` is made from this table (:mod:`bestiary.tracking.page`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+Better = Literal["higher", "lower", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDoc:
+    """What a number in the record means.
+
+    Args:
+        name: key in the record; a name that ends in ``/`` or holds ``<…>`` stands for a family.
+        unit: unit of the value, empty for a pure number.
+        better: which direction is an improvement, empty where neither is by itself.
+        help: one sentence.
+    """
+
+    name: str
+    unit: str
+    better: Better
+    help: str
+
+
+_DOCS = (
+    MetricDoc("step", "", "", "Optimizer steps of the run so far; 0 is the state before training."),
+    MetricDoc(
+        "attempt", "", "", "Counts resumes from 1; a later attempt replaces the steps it redoes."
+    ),
+    MetricDoc("version", "", "", "Version of the policy weights that the step ended with."),
+    MetricDoc("nonfinite", "", "", "Names of the metrics that were NaN or infinite (stored null)."),
+    MetricDoc("reward/mean", "", "higher", "Mean reward of the valid trainable samples."),
+    MetricDoc("reward/std", "", "", "Standard deviation of the reward over the same samples."),
+    MetricDoc(
+        "eval/exact_match",
+        "fraction",
+        "higher",
+        "Held-out answers that are right, sampled at temperature 1, mean of 4 a problem.",
+    ),
+    MetricDoc("eval/greedy", "fraction", "higher", "Held-out answers that are right, greedy."),
+    MetricDoc("eval/response_len", "tokens", "", "Mean length of the sampled held-out responses."),
+    MetricDoc(
+        "kl/reference",
+        "nats/token",
+        "",
+        "Estimated KL(policy || reference), mean over response tokens.",
+    ),
+    MetricDoc(
+        "kl/rollout",
+        "nats/token",
+        "lower",
+        "Estimated KL between the engine's behaviour policy and the trainer's, same weights.",
+    ),
+    MetricDoc(
+        "entropy", "nats/token", "", "Entropy of the policy at the sampling temperature, mean."
+    ),
+    MetricDoc("response_len/mean", "tokens", "", "Mean response length, end token included."),
+    MetricDoc("response_len/max", "tokens", "", "Longest response of the step."),
+    MetricDoc("truncated/fraction", "fraction", "lower", "Responses cut by the length limit."),
+    MetricDoc("valid/fraction", "fraction", "higher", "Samples that have a usable reward."),
+    MetricDoc(
+        "groups/zero_variance",
+        "fraction",
+        "lower",
+        "Groups whose rewards are all equal, so that they teach nothing.",
+    ),
+    MetricDoc("loss/policy", "", "", "Policy loss; its level says little, its jumps do."),
+    MetricDoc("clip/fraction", "fraction", "", "Tokens whose ratio the loss clipped."),
+    MetricDoc("ratio/max", "", "lower", "Largest ratio of current to old probability."),
+    MetricDoc("grad_norm", "", "", "Norm of the whole gradient before clipping."),
+    MetricDoc("lr", "", "", "Learning rate of the step."),
+    MetricDoc(
+        "throughput/tokens_per_s",
+        "tokens/s",
+        "higher",
+        "Prompt and response tokens of the step over time/step_s.",
+    ),
+    MetricDoc("time/rollout_s", "s", "lower", "Generating the responses."),
+    MetricDoc("time/score_s", "s", "lower", "Rewards and log-probabilities of frozen roles."),
+    MetricDoc("time/update_s", "s", "lower", "Old log-probabilities, values and optimizer steps."),
+    MetricDoc("time/sync_s", "s", "lower", "Moving new weights to the rollout engine."),
+    MetricDoc("time/eval_s", "s", "lower", "Held-out evaluation; not part of time/step_s."),
+    MetricDoc("time/step_s", "s", "lower", "The whole step without evaluation."),
+    MetricDoc(
+        "data/tokens_generated", "tokens", "", "Response tokens generated for training so far."
+    ),
+    MetricDoc("data/samples", "samples", "", "Responses generated for training so far."),
+    MetricDoc("data/epoch", "epochs", "", "Passes over the training prompts so far."),
+    MetricDoc("driver/bytes", "bytes", "lower", "Bytes that went through the controller."),
+    MetricDoc(
+        "staleness/max", "versions", "lower", "Trainer version minus the oldest token's version."
+    ),
+    MetricDoc("update/skipped", "updates", "lower", "Updates skipped for a non-finite gradient."),
+)
+
+METRICS: Mapping[str, MetricDoc] = {doc.name: doc for doc in _DOCS}
+"""Documentation by metric name."""
+
+FAMILIES: Mapping[str, MetricDoc] = {
+    doc.name.partition("<")[0]: doc
+    for doc in (
+        MetricDoc("rank<r>/<metric>", "", "", "The metric as worker r alone reported it."),
+        MetricDoc("reward/<part>", "", "higher", "A named part of the reward, mean."),
+        MetricDoc("eval/<name>", "", "", "A further held-out measure."),
+        MetricDoc("kl/<name>", "nats/token", "", "A further divergence, mean over tokens."),
+        MetricDoc(
+            "loss/<term>", "", "", "A further term of the objective, before its coefficient."
+        ),
+        MetricDoc("clip/<name>", "fraction", "", "A further fraction of clipped tokens."),
+        MetricDoc("ratio/<name>", "", "", "A further statistic of the probability ratio."),
+        MetricDoc("time/<phase>_s", "s", "lower", "Seconds of a further phase."),
+        MetricDoc("throughput/<name>", "1/s", "higher", "A further rate."),
+        MetricDoc("data/<name>", "", "", "A further count of data."),
+        MetricDoc("groups/<name>", "fraction", "", "A further property of groups."),
+        MetricDoc("update/<name>", "", "", "A further count of updates."),
+    )
+}
+"""Documentation of the families, by prefix; an exact name in ``METRICS`` goes before them."""
+
+
+def describe(name: str) -> MetricDoc | None:
+    """What a metric means.
+
+    ``rank3/time/update_s`` has the unit of ``time/update_s``; ``loss/entropy`` is answered by its
+    family.
+
+    Args:
+        name: a key of the record.
+
+    Returns:
+        The documentation under ``name`` itself, or None for a name of no documented family.
+    """
+    exact = METRICS.get(name)
+    if exact is not None:
+        return exact
+    head, slash, rest = name.partition("/")
+    if slash and head.startswith("rank") and head[4:].isdigit():
+        inner = describe(rest)
+        about = f" {inner.help}" if inner else ""
+        return MetricDoc(
+            name,
+            inner.unit if inner else "",
+            inner.better if inner else "",
+            f"Worker {head[4:]} alone.{about}",
+        )
+    family = FAMILIES.get(f"{head}/") if rest else None
+    if family is None:
+        return None
+    return MetricDoc(name, family.unit, family.better, family.help)
+
+
+def nearest(name: str) -> str:
+    """The documented name closest to ``name``, or an empty string."""
+    found = get_close_matches(name, METRICS, n=1)
+    return found[0] if found else ""

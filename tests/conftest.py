@@ -1,0 +1,28 @@
+"""Settings of the whole suite: small processes, no network, shapes of public ops checked."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.update(
+    HF_HUB_OFFLINE="1",
+    TRANSFORMERS_OFFLINE="1",
+    TOKENIZERS_PARALLELISM="false",
+    WANDB_MODE="offline",
+    RAY_USAGE_STATS_ENABLED="0",
+    MPLBACKEND="Agg",
+)
+
+from jaxtyping import install_import_hook  # noqa: E402 - before anything imports the ops
+
+install_import_hook("bestiary.ops", "beartype.beartype")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    """Caches of tests stay out of the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -1,0 +1,82 @@
+"""The micro-batch plan covers every row once and gives each rank the same number of passes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bestiary.engines.microbatch import plan_microbatches
+
+
+def check(plan, n):
+    rows = np.concatenate([r.rows[~r.padding] for r in plan.ranks])
+    assert sorted(rows.tolist()) == list(range(n))
+    assert len({len(r.micro) for r in plan.ranks}) == 1
+    for rank in plan.ranks:
+        real = [i for k, m in enumerate(rank.micro) if k not in rank.dummy for i in m]
+        if not rank.padding.all():
+            assert sorted(real) == list(range(len(rank.rows)))
+
+
+@given(
+    lens=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60), st.integers(0, 6)), min_size=1),
+    world=st.integers(1, 5),
+    budget=st.integers(1, 200),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_row_once_and_equal_counts(lens, world, budget):
+    prompt = {g: p for p, _, g in lens}
+    prompts = np.array([g for *_, g in lens])
+    plens = np.array([prompt[g] for g in prompts])
+    rlens = np.array([r for _, r, _ in lens])
+    plan = plan_microbatches(plens, rlens, prompts, world=world, tokens_per_micro=budget)
+    check(plan, len(lens))
+    for rank in plan.ranks:
+        for number, micro in enumerate(rank.micro):
+            if number in rank.dummy or len(micro) == 1:
+                continue
+            its = rank.rows[list(micro)]
+            once = {int(prompts[i]): int(plens[i]) for i in its}
+            assert sum(once.values()) + int(rlens[its].sum()) <= budget
+
+
+def test_data_01_odd_sizes_lose_no_row():
+    for n, world in ((124, 1), (10, 4), (2, 4)):
+        ones = np.ones(n, dtype=np.int64)
+        plan = plan_microbatches(ones, ones, np.arange(n), world=world, tokens_per_micro=16)
+        check(plan, n)
+    sizes = plan_microbatches(
+        np.ones(124, int), np.ones(124, int), np.arange(124), world=1, tokens_per_micro=16
+    )
+    assert [len(m) for m in sizes.ranks[0].micro] == [8] * 15 + [4]
+
+
+def test_dist_02_ranks_run_the_same_number_of_microbatches():
+    prompt = np.ones(5, dtype=np.int64)
+    response = np.array([89, 79, 69, 24, 19])
+    plan = plan_microbatches(prompt, response, np.arange(5), world=2, tokens_per_micro=100)
+    check(plan, 5)
+
+
+def test_a_rank_without_rows_gets_a_weightless_one():
+    plan = plan_microbatches(
+        np.array([3]), np.array([4]), np.array([0]), world=3, tokens_per_micro=100
+    )
+    assert [bool(r.padding.all()) for r in plan.ranks] == [False, True, True]
+    assert all(r.dummy == {0} for r in plan.ranks[1:])
+
+
+def test_rows_of_one_prompt_stay_together():
+    prompts = np.repeat(np.arange(4), 4)
+    plan = plan_microbatches(
+        np.full(16, 10), np.full(16, 5), prompts, world=2, tokens_per_micro=1000
+    )
+    for rank in plan.ranks:
+        assert len(rank.micro) == 1
+        assert len(set(prompts[rank.rows].tolist())) == 2
+
+
+def test_an_empty_batch_is_refused():
+    none = np.zeros(0, dtype=np.int64)
+    with pytest.raises(ValueError, match="at least one row"):
+        plan_microbatches(none, none, none, world=1, tokens_per_micro=10)
