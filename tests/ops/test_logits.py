@@ -3,11 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
-
 from bestiary.ops import logits as module
 from bestiary.ops.policy import entropy_from_logits, token_logprobs
+from hypothesis import given
+from hypothesis import strategies as st
 
 FAULTS = {
     fault["id"]: fault

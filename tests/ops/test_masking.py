@@ -4,10 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from bestiary.ops.masking import length_mask, masked_mean, masked_sum, masked_var, whiten
 from hypothesis import given
 from hypothesis import strategies as st
-
-from bestiary.ops.masking import length_mask, masked_mean, masked_sum, masked_var, whiten
 
 FAULTS = {
     fault["id"]: fault
@@ -163,14 +162,15 @@ def whiten_in_shards(x, mask, shards):
     results = [None] * shards
 
     def work(rank):
-        def reduce(partial):
-            parts[rank] = partial
-            barrier.wait()
-            total = torch.stack(parts).sum(0)
-            barrier.wait()
-            return total
+        class Reduce:
+            def sum(self, partial):
+                parts[rank] = partial
+                barrier.wait()
+                total = torch.stack(parts).sum(0)
+                barrier.wait()
+                return total
 
-        results[rank] = whiten(x[rank::shards], mask[rank::shards], reduce=reduce)
+        results[rank] = whiten(x[rank::shards], mask[rank::shards], reduce=Reduce())
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(shards)]
     for thread in threads:

@@ -3,11 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from bestiary.ops.returns import discounted_returns, gae
 from bestiary.ops.vtrace import vtrace
+from hypothesis import given
+from hypothesis import strategies as st
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/oracles.json").read_text())["cases"]
 ORACLES = {case["name"]: case for case in CASES}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from bestiary.protocols import RunInfo, Tracker
 
 STATUSES = ("finished", "failed", "stopped")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from bestiary.batch import Batch, Rows
@@ -338,9 +340,57 @@ class Loss(Protocol):
         ...
 
 
+class PromptOrder(Protocol):
+    """A walk over prompts, epoch after epoch, that can be saved."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last index that was taken."""
+        ...
+
+    def next(self, n: int) -> "NDArray[np.int64]":
+        """The next ``n`` indices."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the walk, as JSON values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved place."""
+        ...
+
+
+class Prompts(Protocol):
+    """What samplers draw from: the prompts of the training split."""
+
+    @property
+    def uids(self) -> Sequence[str]:
+        """The uid of each prompt."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def order(self, *, shuffle: bool = True) -> PromptOrder:
+        """A new walk over all prompts: a permutation an epoch from (seed, epoch)."""
+        ...
+
+    def hand_out(self, indices: "Sequence[int] | NDArray[np.int64]") -> "Batch":
+        """The prompts at ``indices`` as a batch; each hand-out is a group of its own."""
+        ...
+
+
 @runtime_checkable
 class Sampler(Protocol):
-    """Chooses prompts, accepts or rejects groups, and learns from what came back."""
+    """Chooses prompts, accepts or rejects groups, and learns from what came back.
+
+    Built as ``target(options, source)`` with :class:`Prompts`.
+    """
 
     def draw(self, n: int) -> "Batch":
         """The next ``n`` prompts."""
@@ -399,6 +449,10 @@ class ScoreHandle(Protocol):
 
     def score(self, batch: "Batch", into: str = "") -> "Batch":
         """A number for each sample, in the sample column ``into`` (default: the role's name)."""
+        ...
+
+    def texts(self, batch: "Batch") -> list[str]:
+        """The responses as text: for records and people, never for training."""
         ...
 
 

@@ -71,7 +71,9 @@ class Catalog:
         self.packages = tuple(package for package, _ in plugins.config_packages())
         found = yaml_files(places)
         self._models = {name: str(path) for name, path in found.pop("model", {}).items()}
-        self.files: dict[str, list[str]] = {folder: sorted(names) for folder, names in found.items()}
+        self.files: dict[str, list[str]] = {
+            folder: sorted(names) for folder, names in found.items()
+        }
         """Names of YAML files by folder, as in ``{"experiment": ["demo"]}``."""
 
     def choice(self, group: str, name: str) -> Choice:
@@ -107,7 +109,10 @@ class Catalog:
         """``name (distribution version)`` for each option of a group."""
         if group == "model":
             return self.names(group)
-        found = [f"{c.name} ({c.owner.distribution} {c.owner.version})" for c in self.registry.components(group)]
+        found = [
+            f"{c.name} ({c.owner.distribution} {c.owner.version})"
+            for c in self.registry.components(group)
+        ]
         return [*CORE_CHOICES.get(group, {}), *found]
 
     def choices(self, group: str) -> list[Choice]:

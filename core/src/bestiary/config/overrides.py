@@ -7,6 +7,7 @@ keys that came from files are seen as well.
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, ValueType
@@ -17,7 +18,6 @@ from bestiary.config.schema import MANY, RunConfig
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.config.typed import hints_of
 from bestiary.errors import ConfigError
-
 
 EXPERIMENT = "experiment"
 """The folder of a config folder that ready-made runs stand in."""
@@ -33,7 +33,9 @@ def parse(words: Sequence[str], catalog: Catalog) -> list[Override]:
     parsed = []
     for word in words:
         if "=" not in word and not word.startswith("~"):
-            raise ConfigError(f"'{word}' is not a setting: key=value is wanted", hint=_meant(word, catalog))
+            raise ConfigError(
+                f"'{word}' is not a setting: key=value is wanted", hint=_meant(word, catalog)
+            )
         try:
             parsed.append(parser.parse_override(word))
         except HydraException as error:
@@ -136,7 +138,9 @@ def _values(override: Override, catalog: Catalog) -> list[str]:
         return [word]
     left = word.split("=", 1)[0]
     if override.value_type == ValueType.INTERVAL_SWEEP:
-        raise ConfigError(f"'{word}': an interval has no list of values", hint="use range(a,b,step)")
+        raise ConfigError(
+            f"'{word}': an interval has no list of values", hint="use range(a,b,step)"
+        )
     if override.value_type == ValueType.GLOB_CHOICE_SWEEP:
         values: Iterator[str] = iter(_globbed(override, catalog))
     else:
@@ -148,7 +152,7 @@ def _values(override: Override, catalog: Catalog) -> list[str]:
 
 
 def _globbed(override: Override, catalog: Catalog) -> list[str]:
-    group, word, glob = override.key_or_group, override.input_line, override._value
+    group, word, glob = override.key_or_group, override.input_line, override.value()
     if group in catalog.files:
         names = catalog.files[group]
     elif group == "model":
@@ -160,9 +164,7 @@ def _globbed(override: Override, catalog: Catalog) -> list[str]:
             f"'{word}': glob chooses among the options of a group, '{group}' is none",
             hint=f"groups: {listing(catalog.groups)}",
         )
-    if not isinstance(glob, Glob):
-        raise TypeError(f"glob sweep with a {type(glob).__name__}")
-    found: list[str] = glob.filter(names)
+    found = cast("Glob", glob).filter(names)
     if not found:
         raise ConfigError(f"'{word}' matches nothing", hint=f"options: {listing(names)}")
     return found
@@ -188,14 +190,15 @@ def _check_choice(override: Override, catalog: Catalog, word: str) -> None:
         names = value if isinstance(value, list) else [value]
         if isinstance(value, list) and group != MANY:
             raise ConfigError(
-                f"'{word}': one {group} is wanted, not a list", hint=f"several runs: -m {group}=a,b"
+                f"'{word}': the group '{group}' takes one choice, not a list",
+                hint=f"several runs: -m {group}=a,b",
             )
         if value is None and "none" in catalog.names(group):
             raise ConfigError(f"'{word}': a name is wanted; did you mean '{group}=none'?")
         for name in names:
             if not isinstance(name, str):
                 raise ConfigError(
-                    f"'{word}': the name of a {group} is wanted",
+                    f"'{word}': a name from the group '{group}' is wanted",
                     hint=f"{right}; options: {listing(catalog.described(group))}",
                 )
             catalog.choice(group, name)

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bestiary.config.schema import GROUPS, MANY, MODELS, ModelOptions, RunConfig
-from bestiary.config.typed import instantiate, to_plain
+from bestiary.config.catalog import Catalog, Choice, core_owner
+from bestiary.config.plain import to_plain
+from bestiary.config.schema import CORE_CHOICES, GROUPS, MANY, ModelOptions, RunConfig
+from bestiary.config.typed import instantiate
 from bestiary.errors import ConfigError
 from bestiary.protocols import ComponentRef
 
@@ -64,8 +65,8 @@ class RunPlan:
         return self.algorithm.samplings()
 
     def chosen(self, group: str) -> bool:
-        """Whether a group has a component: not so for ``none``."""
-        return self.choices[group] not in ("none", "task") and group != "model"
+        """Whether a registered component was chosen: not so for ``none`` and for the model."""
+        return group != "model" and self.choices[group] not in CORE_CHOICES.get(group, ())
 
     def component(self, group: str, plugins: "PluginSet") -> "Component":
         """The chosen component of a group, to ``build(plan.options[group], …)``."""
@@ -114,7 +115,7 @@ class RunPlan:
             options=values["options"],
             trackers=values["trackers"],
             overrides=tuple(values["overrides"]),
-            plugins=plugins,
+            catalog=Catalog(plugins),
         )
 
 
@@ -125,7 +126,7 @@ def build(
     options: Mapping[str, Mapping[str, Any]],
     trackers: Mapping[str, Mapping[str, Any]],
     overrides: tuple[str, ...],
-    plugins: "PluginSet",
+    catalog: Catalog,
 ) -> RunPlan:
     """Make a plan from plain values, each checked against its dataclass.
 
@@ -133,30 +134,31 @@ def build(
         ConfigError: for the first value that is unknown, missing, of a wrong type or range.
         PluginError: if a chosen component is not there or its options are broken.
     """
-    made = {
-        group: _options(group, choices[group], options.get(group, {}), plugins) for group in GROUPS
-    }
-    followed = {
-        name: _options(MANY, name, values, plugins, f"{MANY}.{name}")
-        for name, values in trackers.items()
-    }
     return RunPlan(
         run=instantiate(RunConfig, run, key="", owner=None),
-        choices=MappingProxyType({group: choices[group] for group in GROUPS}),
-        options=MappingProxyType(made),
-        trackers=MappingProxyType(followed),
+        choices={group: choices[group] for group in GROUPS},
+        options={g: _options(_choice(g, choices[g], catalog), options.get(g, {})) for g in GROUPS},
+        trackers={
+            name: _options(catalog.choice(MANY, name), values, f"{MANY}.{name}")
+            for name, values in trackers.items()
+        },
         overrides=overrides,
     )
 
 
-def _options(
-    group: str, name: str, values: Mapping[str, Any], plugins: "PluginSet", key: str = ""
-) -> Any:  # noqa: ANN401 - each component has its own class
-    from bestiary.config.catalog import Catalog, Choice, core_owner
+def _choice(group: str, name: str, catalog: Catalog) -> Choice:
+    if group == "model" and name not in catalog.names(group):
+        # Saved by a run that was composed with a file of the user's, which a job does not need.
+        return Choice(group, name, core_owner(), core=ModelOptions)
+    return catalog.choice(group, name)
 
-    if group == "model" and name not in MODELS:  # from a file that this process need not have
-        choice = Choice(group, name, core_owner(), core=ModelOptions)
-    else:
-        choice = Catalog(plugins).choice(group, name)
-    cls = choice.options_class()
-    return instantiate(cls, values, key=key or group, owner=choice.owner, what=str(choice))
+
+def _options(choice: Choice, values: Mapping[str, Any], key: str = "") -> Any:  # noqa: ANN401
+    key = key or choice.group
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"{key}={values!r}: the options of {choice} are wanted", hint=f"set {key}.KEY=VALUE"
+        )
+    return instantiate(
+        choice.options_class(), values, key=key, owner=choice.owner, what=str(choice)
+    )

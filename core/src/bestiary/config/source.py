@@ -17,9 +17,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from bestiary.config.catalog import Catalog, Choice
+from bestiary.config.plain import defaults_of
 from bestiary.config.schema import CORE_CHOICES, GROUPS, MANY, MODELS, RunConfig
 from bestiary.config.suggest import did_you_mean, listing
-from bestiary.config.typed import defaults_of
 from bestiary.errors import PluginError
 
 PRIMARY: Final = "__bestiary__"
@@ -116,7 +116,8 @@ class CatalogSource(ConfigSource):
 
 def _visible() -> Catalog:
     catalog = _CATALOG.get()
-    assert catalog is not None, "the source is in the search path only while a catalog is visible"
+    if catalog is None:
+        raise ConfigLoadError("no catalog is visible to Hydra")
     return catalog
 
 
@@ -133,7 +134,8 @@ def _root(catalog: Catalog) -> dict[str, Any]:
 
 def _option(choice: Choice) -> dict[str, Any]:
     cls = choice.options_class()
-    values = _escaped({**defaults_of(cls, choice.owner), **choice.preset})
+    values = {**defaults_of(cls, choice.owner), **choice.preset}
+    values = {key: _escaped(value) for key, value in values.items()}
     if "defaults" in values:
         raise PluginError(
             f"{choice} has an option 'defaults', a word that Hydra keeps for itself",

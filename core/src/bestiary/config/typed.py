@@ -1,4 +1,4 @@
-"""Plain values to frozen dataclasses and back, with messages that name key, value and wish.
+"""Plain values to frozen dataclasses, with messages that name key, value and wish.
 
 Everything that comes out of YAML, the command line or JSON is made of null, booleans, numbers,
 text, lists and mappings. Options classes say what they want by their annotations; nothing else
@@ -13,18 +13,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from bestiary.config.plain import REQUIRED
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.errors import BestiaryError, ConfigError, Owner, PluginError
-
-REQUIRED = "???"
-"""Stands for a value that the user has to give, as in OmegaConf."""
 
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _UNIONS = (Union, types.UnionType)
 _SEQUENCES: tuple[Any, ...] = (tuple, list, set, frozenset, Sequence)
 
 
-class _Mismatch(Exception):  # noqa: N818 - never leaves this module
+class _Mismatch(Exception):
     def __init__(self, key: str, value: object, wanted: str) -> None:
         super().__init__(key, value, wanted)
         self.key, self.value, self.wanted = key, value, wanted
@@ -42,7 +40,9 @@ def describe(hint: Any) -> str:  # noqa: ANN401 - an annotation can be anything
         return "null"
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return "one of " + ", ".join("null" if a is None else str(a).lower() if isinstance(a, bool) else str(a) for a in args)
+        return "one of " + ", ".join(
+            "null" if a is None else str(a).lower() if isinstance(a, bool) else str(a) for a in args
+        )
     if origin in _UNIONS:
         return " or ".join(describe(a) for a in args)
     if origin is tuple and args and args[-1] is not Ellipsis:
@@ -120,8 +120,9 @@ def _section(cls: type, data: Mapping[str, Any], key: str, owner: Owner | None, 
             values[field.name] = _convert(data[field.name], hints[field.name], place, owner)
         elif field.default is MISSING and field.default_factory is MISSING:
             wanted = describe(hints[field.name])
+            where = what or "the configuration"
             raise ConfigError(
-                f"{prefix}{field.name} must be given ({what or 'the configuration'} wants {wanted})",
+                f"{prefix}{field.name} must be given ({where} wants {wanted})",
                 hint=f"add {prefix}{field.name}=VALUE",
                 owner=owner,
             )
@@ -129,12 +130,16 @@ def _section(cls: type, data: Mapping[str, Any], key: str, owner: Owner | None, 
         return cls(**values)
     except BestiaryError as error:
         error.owner = error.owner or owner
+        if what and what not in error.message:
+            error.message = f"{what}: {error.message}"
         raise
     except (ValueError, TypeError, ArithmeticError) as error:
         raise ConfigError(f"{what or key or 'the configuration'}: {error}", owner=owner) from error
 
 
-def _convert(value: Any, hint: Any, key: str, owner: Owner | None, exact: bool = False) -> Any:  # noqa: ANN401
+def _convert(
+    value: object, hint: object, key: str, owner: Owner | None, exact: bool = False
+) -> object:
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any or hint is object:
         return value
@@ -154,7 +159,7 @@ def _convert(value: Any, hint: Any, key: str, owner: Owner | None, exact: bool =
     if converter is not None:
         return converter(value, key, exact)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        if value in hint.__members__:
+        if isinstance(value, str) and value in hint.__members__:
             return hint[value]
         raise _Mismatch(key, value, describe(hint))
     raise PluginError(
@@ -203,7 +208,7 @@ def _convert_none(value: object, key: str, exact: bool) -> None:
         raise _Mismatch(key, value, "null")
 
 
-_SCALARS: dict[Any, Callable[[object, str, bool], Any]] = {
+_SCALARS: dict[object, Callable[[object, str, bool], object]] = {
     bool: _convert_bool,
     int: _convert_int,
     float: _convert_float,
@@ -214,19 +219,23 @@ _SCALARS: dict[Any, Callable[[object, str, bool], Any]] = {
 }
 
 
-def _convert_union(value: Any, arms: tuple[Any, ...], key: str, owner: Owner | None, hint: Any) -> Any:  # noqa: ANN401
+def _convert_union(
+    value: object, arms: tuple[object, ...], key: str, owner: Owner | None, hint: object
+) -> object:
     # First pass without coercion, so that 5 for "str | int" stays a number.
     for exact in (True, False):
         for arm in arms:
             try:
                 return _convert(value, arm, key, owner, exact)
             except _Mismatch as error:
-                if error.key != key:  # inside an arm whose shape fits: that message is the better one
+                if (
+                    error.key != key
+                ):  # inside an arm whose shape fits: that message is the better one
                     raise
     raise _Mismatch(key, value, describe(hint))
 
 
-def _convert_literal(value: object, allowed: tuple[Any, ...], key: str, hint: Any) -> Any:  # noqa: ANN401
+def _convert_literal(value: object, allowed: tuple[object, ...], key: str, hint: object) -> object:
     for option in allowed:
         if value == option and type(value) is type(option):
             return option
@@ -237,20 +246,34 @@ def _convert_literal(value: object, allowed: tuple[Any, ...], key: str, hint: An
 
 
 def _convert_sequence(
-    value: Any, origin: Any, args: tuple[Any, ...], key: str, owner: Owner | None, hint: Any  # noqa: ANN401
-) -> Any:  # noqa: ANN401
+    value: object,
+    origin: object,
+    args: tuple[object, ...],
+    key: str,
+    owner: Owner | None,
+    hint: object,
+) -> object:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _Mismatch(key, value, describe(hint))
     if origin is tuple and args and args[-1] is not Ellipsis:
         if len(value) != len(args):
             raise _Mismatch(key, list(value), describe(hint))
-        return tuple(_convert(v, a, f"{key}[{i}]", owner) for i, (v, a) in enumerate(zip(value, args, strict=True)))
+        return tuple(
+            _convert(v, a, f"{key}[{i}]", owner)
+            for i, (v, a) in enumerate(zip(value, args, strict=True))
+        )
     item = args[0] if args else Any
     items = [_convert(v, item, f"{key}[{i}]", owner) for i, v in enumerate(value)]
-    return tuple(items) if origin is Sequence else origin(items)
+    if origin is list:
+        return items
+    if origin is set:
+        return set(items)
+    return frozenset(items) if origin is frozenset else tuple(items)
 
 
-def _convert_mapping(value: Any, args: tuple[Any, ...], key: str, owner: Owner | None, hint: Any) -> Any:  # noqa: ANN401
+def _convert_mapping(
+    value: object, args: tuple[object, ...], key: str, owner: Owner | None, hint: object
+) -> object:
     if not isinstance(value, Mapping):
         raise _Mismatch(key, value, describe(hint))
     of_key, of_value = args or (Any, Any)
@@ -258,51 +281,6 @@ def _convert_mapping(value: Any, args: tuple[Any, ...], key: str, owner: Owner |
         _convert(k, of_key, f"{key} (a key)", owner): _convert(v, of_value, f"{key}.{k}", owner)
         for k, v in value.items()
     }
-
-
-# --------------------------------------------------------------------------- typed -> plain
-
-
-def to_plain(value: Any) -> Any:  # noqa: ANN401 - any configuration value
-    """JSON values of a configuration value; the inverse of the conversions above."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value) if f.init}
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(k): to_plain(v) for k, v in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted(to_plain(v) for v in value)
-    if isinstance(value, Sequence):
-        return [to_plain(v) for v in value]
-    raise TypeError(f"a configuration cannot hold {type(value).__name__}: {value!r}")
-
-
-def defaults_of(cls: type, owner: Owner | None = None) -> dict[str, Any]:
-    """Plain default values of a dataclass; :data:`REQUIRED` where there is none."""
-    if not is_dataclass(cls):
-        raise PluginError(
-            f"the options class {cls.__module__}.{cls.__qualname__} is not a dataclass",
-            hint="decorate it with @dataclass(frozen=True, kw_only=True, slots=True)",
-            owner=owner,
-        )
-    plain: dict[str, Any] = {}
-    for field in fields(cls):
-        if not field.init:
-            continue
-        if field.default is not MISSING:
-            plain[field.name] = to_plain(field.default)
-        elif field.default_factory is not MISSING:
-            plain[field.name] = to_plain(field.default_factory())
-        else:
-            plain[field.name] = REQUIRED
-    return plain
 
 
 def _shown(value: object) -> str:

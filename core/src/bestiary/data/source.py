@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bestiary.batch import Batch, Ragged, Ready, RowBlock
-from bestiary.batch.batch import Column, row_key
+from bestiary.batch import Batch, Column, Ragged, Ready, RowBlock
+from bestiary.batch.batch import row_key
 from bestiary.data.order import EpochOrder
 from bestiary.data.overlong import Overlong, check_policy, fit
 from bestiary.errors import CheckpointError, DataError

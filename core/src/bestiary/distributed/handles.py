@@ -22,6 +22,11 @@ class Answer:
     size_bytes: int
     """Bytes of the token columns, which stay behind."""
 
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes of a block so small that it comes along with the answer."""
+        return self.size_bytes if self.size_bytes < INLINE_BYTES else 0
+
 
 class RemoteBlock:
     """A block in the object store: token columns there, sample columns with the answer.

@@ -73,7 +73,7 @@ class RankShell:
         import ray
 
         context = ray.get_runtime_context()
-        ip = ray.util.get_node_ip_address()
+        ip = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # Ray has no types
         return Home(context.get_node_id(), socket.gethostname(), ip, os.getpid())
 
     def open(self, opening: Opening) -> bool:
@@ -84,7 +84,7 @@ class RankShell:
         """
         log = redirect_output(opening.log_path)
         record_exits(log, opening.exit_prefix)
-        with self._reported():
+        with reported():
             self._opening = opening
             self._device = apply_visible_devices(_assigned() if opening.accelerator else ())
             if opening.loopback:
@@ -95,22 +95,16 @@ class RankShell:
 
                 torch.set_num_threads(opening.threads)
             return bool(getattr(self._class, "needs_process_group", False)) and opening.world > 1
-        raise AssertionError("unreachable")  # _reported never swallows
 
     def host_store(self, ip: str, timeout_s: float) -> int:
         """Open the store at which the ranks meet, on a free port; returns the port."""
-        with self._reported():
-            from torch.distributed import TCPStore
-
-            self._store = TCPStore(
-                ip, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
-            )
+        with reported():
+            self._store = _store(ip, 0, timeout_s, master=True)
             return int(self._store.port)
-        raise AssertionError("unreachable")
 
     def build(self, args: Any, meet: tuple[str, int] | None, timeout_s: float) -> None:  # noqa: ANN401
         """Join the process group at ``meet`` and build the worker."""
-        with self._reported():
+        with reported():
             opening = self._opening
             if opening is None or self._class is None:
                 raise RuntimeError("build was called before open")
@@ -131,7 +125,7 @@ class RankShell:
         import torch.distributed as dist
 
         timeout = timedelta(seconds=timeout_s)
-        store = self._store or dist.TCPStore(*meet, is_master=False, timeout=timeout)
+        store = self._store or _store(*meet, timeout_s)
         backend = "gloo" if self._device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(
             backend, store=store, rank=opening.rank, world_size=opening.world, timeout=timeout
@@ -140,19 +134,18 @@ class RankShell:
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:  # noqa: ANN401
         """Run a method; its result goes to the controller."""
-        with self._reported():
+        with reported():
             return getattr(self._worker, method)(*args)
 
     def call_block(self, method: str, args: tuple[Any, ...]) -> tuple[Any, Answer]:
         """Run a method that returns (block, report); token columns stay in the object store."""
-        with self._reported():
+        with reported():
             block, report = split_result(method, getattr(self._worker, method)(*args))
             return dict(block.tokens), Answer(dict(block.table), report, block.size_bytes)
-        raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Let the worker clean up and leave the process group."""
-        with self._reported():
+        with reported():
             try:
                 if hasattr(self._worker, "close"):
                     self._worker.close()
@@ -164,11 +157,8 @@ class RankShell:
                     dist.destroy_process_group()
                     self._grouped = False
 
-    def _reported(self) -> "_Reported":
-        return _Reported()
 
-
-class _Reported:
+class reported:
     """Turns whatever is raised inside into a :class:`RankError`, and logs it."""
 
     def __enter__(self) -> None:
@@ -196,3 +186,11 @@ def _assigned() -> list[str]:
     import ray
 
     return [str(i) for i in ray.get_runtime_context().get_accelerator_ids().get("GPU", [])]
+
+
+def _store(host: str, port: int, timeout_s: float, *, master: bool = False) -> Any:  # noqa: ANN401
+    """The store at which ranks meet; port 0 takes a free one."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, not in __all__
+
+    timeout = timedelta(seconds=timeout_s)
+    return TCPStore(host, port, is_master=master, wait_for_workers=False, timeout=timeout)

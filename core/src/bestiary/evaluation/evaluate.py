@@ -76,21 +76,22 @@ def evaluate(
     metrics["eval/reward"] = _mean(rewards[sampled & valid])
     metrics["eval/response_len"] = _mean(batch["response_len"][sampled])
     metrics["eval/truncated"] = _mean(batch["truncated"][sampled])
-    return Evaluation(metrics, _answers(batch, show))
+    group = batch.group_index()
+    chosen = batch.take(np.flatnonzero((group < show) & (batch["sample_index"] == 0)))
+    return Evaluation(metrics, _answers(chosen, reward.texts(chosen)))
 
 
 def _mean(x: np.ndarray) -> float:
     return float(x.mean()) if len(x) else float("nan")
 
 
-def _answers(batch: Batch, show: int) -> list[dict[str, Any]]:
-    """The first rows of a few problems, with what a person wants to see."""
-    group = batch.group_index()
-    chosen = batch.take(np.flatnonzero((group < show) & (batch["sample_index"] == 0)))
-    names = ("uid", "prompt", "answer", "tag", "response", "reward", "response_len", "truncated")
-    columns = {name: chosen[name] for name in names if name in chosen}
+def _answers(rows: Batch, texts: list[str]) -> list[dict[str, Any]]:
+    """What a person wants to see of each row."""
+    names = ("uid", "prompt", "answer", "tag", "reward", "response_len", "truncated")
+    columns = {name: rows[name] for name in names}
     return [
-        {name: _plain(column[i]) for name, column in columns.items()} for i in range(len(chosen))
+        {"response": texts[i], **{name: _plain(column[i]) for name, column in columns.items()}}
+        for i in range(len(rows))
     ]
 
 

@@ -1,6 +1,6 @@
 """Checks and conversions that all ops share."""
 
-from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -8,11 +8,18 @@ from torch import Tensor
 Number = int | float
 """A scalar option. Spelt out because run-time type checkers do not take an int for a float."""
 
-Reduce = Callable[[Tensor], Tensor]
-"""Sum a float64 vector of partial sums over all shards, in a fixed order; the same result on each.
 
-Every shard calls it equally often, whatever its data, so it may be a collective.
-"""
+@runtime_checkable
+class Reduce(Protocol):
+    """Adds up partial sums over the shards of one global batch, as ``bestiary.protocols.Reduce``.
+
+    An op calls it equally often on every shard, whatever its data, so it may be a collective.
+    """
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The elementwise sum of a float64 vector over the shards, the same on each."""
+        ...
+
 
 MAX_LOG_RATIO = 20.0
 """Where log ratios are cut before ``exp``: e^20 is far outside every trust region."""

@@ -69,7 +69,7 @@ def importance_weights(
         return weights_BT
     counted_BT = mask if level == "token" else mask & (mask.cumsum(-1) == 1)
     partial = torch.stack([live(weights_BT, counted_BT).double().sum(), counted_BT.double().sum()])
-    total, count = partial if reduce is None else reduce(partial)
+    total, count = partial if reduce is None else reduce.sum(partial)
     # All weights 0 (underflow) or no token: there is no mean to divide by.
     scale = torch.where(total > 0, count / total.masked_fill(total == 0, 1.0), 1.0)
     return weights_BT * scale.to(weights_BT.dtype)

@@ -141,7 +141,7 @@ def whiten(
 def _moments(x64: Tensor, mask: Tensor, reduce: Reduce | None) -> tuple[Tensor, Tensor, Tensor]:
     """Count, mean and sum of squared deviations of the unmasked values of all shards."""
     partial = torch.stack([mask.sum().double(), x64.sum()])
-    count, total = partial if reduce is None else reduce(partial)
+    count, total = partial if reduce is None else reduce.sum(partial)
     mean = total / count.clamp(min=1)
     square = live((x64 - mean).square(), mask).sum().unsqueeze(0)
-    return count, mean, (square if reduce is None else reduce(square))[0]
+    return count, mean, (square if reduce is None else reduce.sum(square))[0]

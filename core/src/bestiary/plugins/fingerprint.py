@@ -1,11 +1,13 @@
 """What a set of plugins is, in JSON values, so that two processes can compare theirs."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from importlib.machinery import NamespaceLoader
 from importlib.util import find_spec
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from bestiary.errors import PluginError
@@ -57,19 +59,20 @@ def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str
     return lines or ["the fingerprints have different digests"]
 
 
-def require_same(wanted: Mapping[str, Any], found: Mapping[str, Any], where: str) -> None:
+def check_fingerprint(wanted: Mapping[str, Any], found: Mapping[str, Any], where: str = "") -> None:
     """Stop where two processes have different plugins.
 
     Args:
         wanted: the fingerprint of the driver.
         found: the fingerprint of another process.
-        where: which one, as in ``"worker actor/1 on host n3"``.
+        where: which one; by default this process and its host.
 
     Raises:
         PluginError: naming the process and each difference.
     """
     lines = differences(wanted, found)
     if lines:
+        where = where or f"process {os.getpid()} on host {gethostname()}"
         raise PluginError(
             f"{where} has other plugins than the driver: " + "; ".join(lines),
             hint="install the same distributions there, or block those that differ",

@@ -22,6 +22,11 @@ from bestiary.plugins.registry import Registry
 if TYPE_CHECKING:
     from bestiary.plugins.events import Event, PlacementRequest
 
+__all__ = ["PluginRecord", "PluginSet", "check_fingerprint", "differences", "load_plugins"]
+
+check_fingerprint = fingerprint.check_fingerprint
+differences = fingerprint.differences
+
 logger = logging.getLogger("bestiary.plugins")
 
 

@@ -1,32 +1,18 @@
 """The chosen estimator, run where its scope says."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bestiary.batch import Batch, Column, Rows, ship
+from bestiary.distributed.collectives import LocalReduce
 from bestiary.engines.microbatch import plan_microbatches
 from bestiary.errors import AlgorithmError, Owner, boundary
 from bestiary.protocols import AdvantageEstimator, AdvantageOptions, ComponentRef, Stat
 from bestiary.roles.model import Group
 from bestiary.roles.services import Services
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _LAYOUT = ("response_mask",)
-
-
-class LocalReduce:
-    """Reduce where one process holds all rows."""
-
-    def sum(self, x: "Tensor") -> "Tensor":
-        """``x`` itself."""
-        return x
-
-    def max(self, x: "Tensor") -> "Tensor":
-        """``x`` itself."""
-        return x
 
 
 class AdvantageRole:

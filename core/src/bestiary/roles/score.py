@@ -49,6 +49,13 @@ class ScoreRole:
             scored = scored.with_columns(**{f"baseline_{into}": _baseline(batch, scored[into])})
         return scored
 
+    def texts(self, batch: Batch) -> list[str]:
+        """The responses as text, decoded where the scorer runs."""
+        everything = ship(batch, np.arange(len(batch)), ["response_ids"])
+        nothing = ship(batch, np.zeros(0, dtype=np.int64), ["response_ids"])
+        calls = [(everything if rank == 0 else nothing,) for rank in range(self.group.size)]
+        return [str(text) for text in self.group.call("decode", calls)[0].table()["text"]]
+
 
 def _rename(batch: Batch, into: str) -> Batch:
     values = batch["reward"]

@@ -1,6 +1,5 @@
 """From a component's name and plain options to the object, in any process."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bestiary.errors import AlgorithmError, ConfigError, Owner, boundary
@@ -40,7 +39,7 @@ class Components:
                     owner=component.owner,
                 )
             with boundary(component.owner, f"checking the options of {ref}", ConfigError):
-                self._options[key] = cls(**_as_fields(ref.options))
+                self._options[key] = cls(**ref.options)
         return self._options[key]
 
     def build(self, ref: ComponentRef, *args: Any) -> Any:  # noqa: ANN401
@@ -62,7 +61,3 @@ class Components:
 def _key(ref: ComponentRef) -> tuple[str, str, str]:
     return ref.kind, ref.name, repr(sorted(ref.options.items()))
 
-
-def _as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON lists back to the tuples that frozen options hold."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}

@@ -29,7 +29,6 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
         out["reward/mean"] = float(rewards.mean()) if len(rewards) else float("nan")
         out["reward/std"] = float(rewards.std()) if len(rewards) else float("nan")
         out["groups/zero_variance"] = _equal_groups(rows, valid)
-        out.update(_parts(rows, valid))
     return out
 
 
@@ -40,17 +39,6 @@ def _equal_groups(rows: Batch, valid: np.ndarray) -> float:
     np.maximum.at(high, group, reward)
     np.minimum.at(low, group, reward)
     return float((high <= low).mean())
-
-
-def _parts(rows: Batch, valid: np.ndarray) -> dict[str, float]:
-    """Means of the named parts of rewards; a part that a sample lacks does not count for it."""
-    if "parts" not in rows:
-        return {}
-    sums: dict[str, list[float]] = {}
-    for parts, ok in zip(rows["parts"], valid, strict=True):
-        for name, value in (parts or {}).items() if ok else ():
-            sums.setdefault(f"reward/{name}", []).append(float(value))
-    return {name: float(np.mean(values)) for name, values in sorted(sums.items())}
 
 
 def tokens_of(batch: Batch) -> tuple[int, int]:

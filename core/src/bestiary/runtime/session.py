@@ -1,6 +1,5 @@
-"""A session: everything that a run or an evaluation needs, started and closed together."""
+"""A session: the processes, models and handles of a run, started and closed together."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,25 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from bestiary.config.plan import RunPlan
-from bestiary.distributed.cluster import start_cluster, stop_cluster
-from bestiary.distributed.inprocess import InProcessGroup
-from bestiary.distributed.placement import PlacementRequest, PoolDemand, plan_placement
-from bestiary.distributed.worker_group import WorkerGroup
-from bestiary.errors import Owner
+from bestiary.distributed.placement import Placement, PlacementRequest, PoolPlan
+from bestiary.errors import PlacementError, boundary
 from bestiary.models.resolve import resolve_model
 from bestiary.plugins.manager import PluginSet
-from bestiary.protocols import Algorithm, ComponentRef, Sampling
+from bestiary.protocols import Algorithm, ComponentRef, Sampler, Sampling
 from bestiary.rewards.worker import RewardArgs
 from bestiary.roles.advantage import AdvantageRole
 from bestiary.roles.model import Group, Model
 from bestiary.roles.services import Services
 from bestiary.runtime.components import Components
+from bestiary.runtime.groups import Hosts, open_hosts
+from bestiary.runtime.model_folder import model_path
 from bestiary.runtime.prompts import Prompts, load_prompts, with_task_limits
 from bestiary.runtime.roles import Handle, ModelSource, make_handles, model_plans
-from bestiary.runtime.worker import WorkerPlan
+from bestiary.runtime.worker import ModelPlan, WorkerPlan
 
 MODEL_WORKER = "bestiary.runtime.worker:ModelWorker"
 REWARD_WORKER = "bestiary.rewards.worker:RewardWorker"
+
+Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -38,9 +38,195 @@ class Session:
     components: Components
     prompts: Prompts
     algorithm: Algorithm
-    sampler: Any
+    sampler: Sampler
     models: Mapping[str, Model]
+    model_plans: Mapping[str, ModelPlan]
     handles: Mapping[str, Handle]
     services: Services
     samplings: tuple[Sampling, ...]
     groups: tuple[Group, ...]
+
+    def trainable(self, name: str) -> bool:
+        """Whether a model is trained, and so has state."""
+        return self.model_plans[name].spec.trainable
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything with state outside the models, as JSON values."""
+        return {
+            "algorithm": self.algorithm.state_dict(),
+            "sampler": self.sampler.state_dict(),
+            "source": self.prompts.train.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        self.sampler.load_state_dict(state["sampler"])
+        self.prompts.train.load_state_dict(state["source"])
+
+
+@contextmanager
+def open_session(
+    plan: RunPlan, plugins: PluginSet, run_dir: Path, say: Say = lambda text: None
+) -> Iterator[Session]:
+    """Start everything that a plan needs; close it all on the way out, whatever happened.
+
+    Args:
+        plan: the checked configuration.
+        plugins: of this process.
+        run_dir: for logs.
+        say: told what is being waited for.
+    """
+    components = Components(plugins)
+    say("preparing the model")
+    folder = resolve_model(model_path(plan.model))
+    say("reading the task")
+    prompts = _prompts(plan, components, folder)
+    with ExitStack() as stack:
+        say("starting workers")
+        hosts = stack.enter_context(open_hosts(plan, run_dir, plugins, say))
+        yield _assemble(plan, components, run_dir, folder, prompts, hosts)
+
+
+def _prompts(plan: RunPlan, components: Components, folder: Path) -> Prompts:
+    ref = plan.reference("task")
+    return load_prompts(
+        components.build(ref),
+        components.owner(ref),
+        folder,
+        plan.model,
+        seed=plan.run.seed,
+        eval_problems=plan.run.eval.problems,
+    )
+
+
+def _assemble(
+    plan: RunPlan,
+    components: Components,
+    run_dir: Path,
+    folder: Path,
+    prompts: Prompts,
+    hosts: Hosts,
+) -> Session:
+    services = Services(plan.run.seed, components.options)
+    rollout, train = plan.reference("rollout_engine"), plan.reference("train_engine")
+    source = ModelSource(str(folder), plan.model.dtype, train, _deterministic(plan, rollout))
+    plans = model_plans(plan.roles, source)
+    placement = _placement(plan, components)
+    models, scorers = _start(plan, components, folder, prompts, placement, plans, hosts)
+    samplings = with_task_limits(
+        plan.samplings, prompts.task, getattr(plan.algorithm, "max_tokens", None)
+    ) or with_task_limits((Sampling(),), prompts.task, None)
+    temperature = samplings[0].temperature
+    handles = make_handles(plan.roles, models, scorers, services, temperature)
+    algorithm = _algorithm(plan, components, services, models, handles, samplings)
+    ref = plan.reference("sampler")
+    sampler = components.build(ref, prompts.train)
+    return Session(
+        plan=plan,
+        run_dir=run_dir,
+        components=components,
+        prompts=prompts,
+        algorithm=algorithm,
+        sampler=sampler,
+        models=models,
+        model_plans=plans,
+        handles=handles,
+        services=services,
+        samplings=samplings,
+        groups=tuple(hosts.groups),
+    )
+
+
+def _deterministic(plan: RunPlan, rollout: ComponentRef) -> ComponentRef:
+    """Pass ``deterministic`` on to a rollout engine that has such an option."""
+    if plan.run.deterministic and "deterministic" in rollout.options:
+        return ComponentRef(
+            rollout.kind, rollout.name, {**rollout.options, "deterministic": True}
+        )
+    return rollout
+
+
+def _placement(plan: RunPlan, components: Components) -> Placement:
+    ref = plan.reference("placement")
+    with boundary(components.owner(ref), f"calling {ref}", PlacementError):
+        placement: Placement = components.build(ref)(PlacementRequest(plan.roles))
+    return placement
+
+
+def _start(
+    plan: RunPlan,
+    components: Components,
+    folder: Path,
+    prompts: Prompts,
+    placement: Placement,
+    plans: Mapping[str, ModelPlan],
+    hosts: Hosts,
+) -> tuple[dict[str, Model], dict[str, Group]]:
+    """Start the worker groups of a placement, all at once."""
+    hosts.reserve(placement)
+    fingerprint = components.plugins.fingerprint()
+    by_role = {role.name: role for role in plan.roles}
+    micro = int(getattr(plan.options["train_engine"], "tokens_per_micro", 8192))
+    wanted: list[tuple[PoolPlan, str, object]] = []
+    names_of: list[tuple[str, ...]] = []
+    for pool in placement.pools:
+        roles = [by_role[name] for name in pool.roles]
+        names = sorted({r.model or r.name for r in roles if r.kind != "score"})
+        if names:
+            plan_of = WorkerPlan({n: plans[n] for n in names}, fingerprint)
+            wanted.append((pool, MODEL_WORKER, plan_of))
+            names_of.append(tuple(names))
+        for role in roles:
+            if role.kind == "score":
+                reward = _reward(plan, prompts, role.name)
+                args = RewardArgs(reward=reward, model=str(folder), role=role.name)
+                wanted.append((pool, REWARD_WORKER, args))
+                names_of.append((role.name,))
+    models: dict[str, Model] = {}
+    scorers: dict[str, Group] = {}
+    for (_, worker, _), names, group in zip(wanted, names_of, hosts.start(wanted), strict=True):
+        if worker == MODEL_WORKER:
+            models |= {name: Model(name, group, micro) for name in names}
+        else:
+            scorers[names[0]] = group
+    for model in models.values():
+        model.max_length = int(model.state()[0]["max_length"])
+    return models, scorers
+
+
+def _reward(plan: RunPlan, prompts: Prompts, role: str) -> ComponentRef:
+    """The chosen reward; ``reward=task`` is the task's own."""
+    if role == "reward" and plan.chosen("reward"):
+        return plan.reference("reward")
+    return ComponentRef("reward", prompts.task.reward)
+
+
+def _algorithm(
+    plan: RunPlan,
+    components: Components,
+    services: Services,
+    models: Mapping[str, Model],
+    handles: Mapping[str, Handle],
+    samplings: tuple[Sampling, ...],
+) -> Algorithm:
+    ref = plan.reference("algorithm")
+    algorithm: Algorithm = components.build(ref, plan.run.seed)
+    for name, handle in handles.items():
+        setattr(algorithm, name, handle)
+    algorithm.sampling = samplings
+    algorithm.metrics = services.ledger.drain
+    if plan.chosen("loss"):
+        algorithm.loss = plan.reference("loss")
+        components.loss(algorithm.loss)  # a broken loss is an error here, not in a worker
+    if plan.chosen("advantage"):
+        advantage = plan.reference("advantage")
+        algorithm.advantage = AdvantageRole(
+            advantage,
+            components.build(advantage),
+            components.options(advantage),
+            models["actor"].group,
+            services,
+            components.owner(advantage),
+        )
+    return algorithm

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bestiary.batch import Handle, Ragged, RowBlock, Rows, Shipment
+from bestiary.distributed.seat import Seat
 from bestiary.engines.checksum import Checksum
 from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
 from bestiary.errors import EngineError
@@ -34,7 +35,6 @@ class WorkerPlan:
 
     models: Mapping[str, ModelPlan]
     fingerprint: Mapping[str, Any]
-    blocked: tuple[str, ...] = ()
 
 
 class ModelWorker:
@@ -42,15 +42,16 @@ class ModelWorker:
 
     Args:
         plan: what to build.
-        ranks: the place of this process in its group.
+        seat: the place of this process in its group.
     """
 
     needs_process_group = True
 
-    def __init__(self, plan: WorkerPlan, ranks: Ranks) -> None:
+    def __init__(self, plan: WorkerPlan, seat: Seat) -> None:
+        ranks = Ranks(seat.rank, seat.world, seat.device)
         self.ranks = ranks
-        plugins = load_plugins(block=plan.blocked)
-        check_fingerprint(plan.fingerprint, plugins.fingerprint())
+        plugins = load_plugins()
+        check_fingerprint(plan.fingerprint, plugins.fingerprint(), f"rank {ranks.rank}")
         self.components = Components(plugins)
         self.plan = plan
         self.train: dict[str, TrainEngine] = {}

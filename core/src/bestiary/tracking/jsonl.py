@@ -5,6 +5,7 @@ resumed run redid beside what it replaced. Reading gives each step once. A line 
 is ignored on reading and cut off before the next append.
 """
 
+import errno
 import json
 import math
 import os
@@ -20,6 +21,7 @@ METRICS_FILE = "metrics.jsonl"
 SAMPLES_FOLDER = "samples"
 
 _FSYNC_EVERY_S = 5.0  # a flushed line survives the process; fsync guards against the machine only
+_NO_FSYNC = (errno.EINVAL, errno.ENOTSUP)  # some network file systems have none
 
 
 class JsonlTracker:
@@ -108,7 +110,8 @@ class AppendFile:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise _cannot("write to", self.path, error) from error
+            if error.errno not in _NO_FSYNC:
+                raise _cannot("write to", self.path, error) from error
         self._synced = time.monotonic()
 
     def close(self) -> None:

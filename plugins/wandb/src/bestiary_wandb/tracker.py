@@ -106,6 +106,8 @@ class WandbTracker:
         return wandb.Settings(
             console="off",  # the display owns the terminal
             silent=True,
+            init_timeout=30.0,
+            finish_timeout=self.options.upload_wait_s,
             disable_git=True,  # the manifest has the commit; a remote's address may hold a key
             disable_code=True,
             save_code=False,

@@ -66,10 +66,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Who attends to whom in a packed sequence."""
+    """Who attends to whom in a packed sequence.
+
+    Args:
+        prompts: the distinct prompts.
+        blocks: the responses.
+        keep: keep scores for the backward pass; False recomputes them.
+    """
 
     prompts: Stack
     blocks: tuple[Block, ...]
+    keep: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +121,22 @@ def check_rows(rows: RowBlock) -> None:
 
 
 def pack(
-    prompts: Ragged, responses: Ragged, device: str | torch.device = "cpu", similar: float = _SIMILAR
+    prompts: Ragged,
+    responses: Ragged,
+    device: str | torch.device = "cpu",
+    *,
+    keep: bool = True,
+    similar: float = _SIMILAR,
 ) -> PackPlan:
-    """Lay out rows for one packed forward pass."""
+    """Lay out rows for one packed forward pass.
+
+    Args:
+        prompts: a prompt for each row; equal ones are stored once.
+        responses: a response for each row; it may be empty.
+        device: where the index tensors go.
+        keep: whether attention keeps its scores for the backward pass.
+        similar: rows of at least this share of a block's longest row join it.
+    """
     unique, of_row = _distinct(prompts)
     p_lens = unique.lengths
     lens = responses.lengths
@@ -145,7 +165,7 @@ def pack(
     return PackPlan(
         input_ids=put(np.concatenate([unique.values, inputs]))[None],
         position_ids=put(position)[None],
-        attention=AttentionPlan(_stack(p_lens, 0, device), tuple(made)),
+        attention=AttentionPlan(_stack(p_lens, 0, device), tuple(made), keep),
         first=put(ends[of_row[live]] - 1),
         rest=start,
         targets=put(np.concatenate([first_target, rest_target])),

@@ -1,0 +1,208 @@
+"""What options classes say of each other: does everything that is read get made?"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bestiary.config.catalog import Catalog
+from bestiary.config.schema import OPTIONAL
+from bestiary.config.suggest import listing
+from bestiary.errors import ConfigError, Owner, PluginError, boundary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bestiary.config.plan import RunPlan
+    from bestiary.protocols import AlgorithmOptions, Role
+
+SAMPLE_COLUMNS: Final = frozenset(
+    {
+        "uid",
+        "group_uid",
+        "parent_uid",
+        "sample_index",
+        "tag",
+        "trainable",
+        "version_min",
+        "version_max",
+        "prompt_len",
+        "response_len",
+        "loss_tokens",
+        "truncated",
+        "valid",
+        "sample_weight",
+        "answer",
+    }
+)
+"""Sample columns of every batch."""
+
+TOKEN_COLUMNS: Final = frozenset({"prompt_ids", "response_ids", "response_mask", "turn_ids"})
+"""Token columns of every batch."""
+
+ROLLOUT_COLUMNS: Final = frozenset({"rollout_logprobs", "rollout_logprobs_full", "token_versions"})
+"""Token columns that generating adds."""
+
+LOSS_COLUMNS: Final = frozenset({"old_logprobs"})
+"""Filled in by the training engine where the batch lacks them."""
+
+_ROLE_COLUMNS: Final = {
+    "reference": "ref_logprobs",
+    "critic": "values",
+    "cost_critic": "cost_values",
+}
+
+_WAYS_OUT: Final = {
+    "baseline_reward": "an algorithm makes it by a Sampling with tag='baseline'",
+    "values": "a role of kind 'value' makes it: Role('critic')",
+    "cost_values": "a role of kind 'value' makes it: Role('cost_critic')",
+    "ref_logprobs": "the role 'reference' makes it",
+    "reward": "a role of kind 'score' makes it: Role('reward', frozen=True)",
+    "cost": "a role of kind 'score' makes it: Role('cost', frozen=True)",
+    "advantages": "an advantage estimator makes it: advantage=NAME",
+}
+
+
+def resolve_reward(plan: "RunPlan", catalog: Catalog) -> "RunPlan":
+    """Replace ``reward=task`` by the reward that the task declares.
+
+    Raises:
+        ConfigError: if the task declares none and the algorithm has a role that scores.
+    """
+    if plan.choices["reward"] != "task":
+        return plan
+    task = catalog.choice("task", plan.choices["task"])
+    name = _declared(plan, catalog)
+    if not name:
+        if any(role.kind == "score" for role in roles_of(plan, catalog)):
+            raise ConfigError(
+                f"{task} declares no reward of its own",
+                hint=f"add reward=NAME; options: {listing(catalog.described('reward'))}",
+                owner=task.owner,
+            )
+        return plan
+    choice = catalog.choice("reward", name)
+    with boundary(choice.owner, f"making the default options of {choice}", ConfigError):
+        options = choice.options_class()()
+    return replace(
+        plan,
+        choices={**plan.choices, "reward": name},
+        options={**plan.options, "reward": options},
+    )
+
+
+def _declared(plan: "RunPlan", catalog: Catalog) -> str:
+    options = plan.options["task"]
+    component = plan.component("task", catalog.plugins)
+    for holder in (options, component.load()):
+        reward = getattr(holder, "reward", None)
+        if isinstance(reward, str):
+            return reward
+    return str(component.build(options).reward)
+
+
+# --------------------------------------------------------------------------- requirements
+
+
+def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:
+    """Refuse a plan in which a column is read that nobody makes.
+
+    Raises:
+        ConfigError: naming who reads it, the column, and who could make it.
+    """
+    algorithm = catalog.choice("algorithm", plan.choices["algorithm"])
+    roles = roles_of(plan, catalog)
+    _check_roles(roles, algorithm.owner, str(algorithm))
+    _check_used(plan, catalog)
+    made = provided(plan.algorithm, roles, catalog)
+    if plan.chosen("advantage"):
+        estimator = plan.options["advantage"]
+        _check_columns("advantage", estimator.requires, made, plan, catalog)
+        made |= estimator.provides
+    if plan.chosen("loss"):
+        loss = plan.options["loss"]
+        _check_columns("loss", loss.requires, made | LOSS_COLUMNS, plan, catalog)
+        if "values" in loss.outputs and not any(role.kind == "value" for role in roles):
+            choice = catalog.choice("loss", plan.choices["loss"])
+            raise ConfigError(
+                f"{choice} needs the output of a value head; {algorithm} has no role of that kind",
+                hint="it has the roles " + listing([role.name for role in roles]),
+                owner=choice.owner,
+            )
+
+
+def roles_of(plan: "RunPlan", catalog: Catalog) -> "tuple[Role, ...]":
+    """The algorithm's roles, failures attributed to its owner."""
+    choice = catalog.choice("algorithm", plan.choices["algorithm"])
+    with boundary(choice.owner, f"asking {choice} for its roles"):
+        return tuple(plan.algorithm.roles())
+
+
+def provided(
+    options: "AlgorithmOptions", roles: "tuple[Role, ...]", catalog: Catalog
+) -> frozenset[str]:
+    """Columns that are there when advantages are computed."""
+    columns = SAMPLE_COLUMNS | TOKEN_COLUMNS | options.provides()
+    if options.trains_from == "rollouts":
+        columns |= ROLLOUT_COLUMNS
+    for role in roles:
+        if role.kind == "score":
+            columns |= {role.name}
+        elif role.name in _ROLE_COLUMNS:
+            columns |= {_ROLE_COLUMNS[role.name]}
+        elif role.kind == "value":
+            columns |= {"values"}
+    scored = any(role.kind == "score" for role in roles)
+    if scored and any(sampling.tag == "baseline" for sampling in options.samplings()):
+        columns |= {"baseline_reward"}
+    return columns
+
+
+def _check_roles(roles: "tuple[Role, ...]", owner: Owner, what: str) -> None:
+    names = [role.name for role in roles]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise PluginError(f"{what} has the role '{twice[0]}' twice", owner=owner)
+    if all(role.frozen or role.kind == "score" for role in roles):
+        raise PluginError(
+            f"{what} trains nothing: its roles {listing(names)} are all frozen",
+            hint="one role of kind 'policy' or 'value' must not be frozen",
+            owner=owner,
+        )
+
+
+def _check_used(plan: "RunPlan", catalog: Catalog) -> None:
+    """An algorithm uses the optional groups that it names a default for, and only these."""
+    algorithm = catalog.choice("algorithm", plan.choices["algorithm"])
+    components: Mapping[str, str] = plan.algorithm.components
+    for group in OPTIONAL:
+        chosen = plan.choices[group]
+        if plan.chosen(group) and group not in components:
+            raise ConfigError(
+                f"{group}={chosen} has no effect: {algorithm} uses no {group}",
+                hint=f"leave {group} out",
+                owner=algorithm.owner,
+            )
+        if not plan.chosen(group) and group in components:
+            raise ConfigError(
+                f"{algorithm} needs a component of the group '{group}', {group}={chosen} is none",
+                hint=f"its default is {group}={components[group]}",
+                owner=algorithm.owner,
+            )
+
+
+def _check_columns(
+    group: str, requires: frozenset[str], made: frozenset[str], plan: "RunPlan", catalog: Catalog
+) -> None:
+    missing = sorted(requires - made)
+    if not missing:
+        return
+    choice = catalog.choice(group, plan.choices[group])
+    algorithm = catalog.choice("algorithm", plan.choices["algorithm"])
+    columns = " and ".join(f"'{name}'" for name in missing)
+    roles = listing([role.name for role in plan.roles])
+    ways = [_WAYS_OUT[name] for name in missing if name in _WAYS_OUT]
+    raise ConfigError(
+        f"{choice} reads the column {columns}, which nobody makes: "
+        f"{algorithm} has the roles {roles}",
+        hint="; ".join([*ways, f"choose another {group} or another algorithm"]),
+        owner=choice.owner,
+    )

@@ -1,0 +1,58 @@
+"""Build the module of an engine: load, replace the head, choose the forward pass, checkpointing."""
+
+import logging
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from bestiary.engines.engine_api import ModelSpec
+from bestiary.engines.fsdp.attention import IMPLEMENTATION, register
+from bestiary.engines.fsdp.forward import Net
+from bestiary.engines.fsdp.options import FSDPOptions
+from bestiary.engines.fsdp.support import check_all_used, packing_obstacle, packing_works
+from bestiary.models.heads import VALUE_HEAD_FILE, ValueHead
+from bestiary.models.loading import decoder_layers, load_causal_lm
+
+_log = logging.getLogger(__name__)
+
+
+def build_net(
+    options: FSDPOptions, spec: ModelSpec, device: torch.device
+) -> tuple[Net, bool]:
+    """The module with float32 weights on its device, and whether it runs packed."""
+    register()
+    lm = load_causal_lm(spec.path, attention="sdpa")
+    head = None
+    if spec.head == "value":
+        hidden = lm.get_input_embeddings().weight.shape[1]
+        head = ValueHead(int(hidden))
+        stored = Path(spec.path) / VALUE_HEAD_FILE
+        if stored.is_file():
+            head.load_state_dict(load_file(str(stored)))
+        # An untied output layer would be trained by nothing.
+        lm.set_output_embeddings(nn.Identity())
+    net = Net(lm, head, options.logits_chunk).to(device).eval()
+    packed = options.packing == "packed" and _packs(net)
+    if spec.trainable:
+        check_all_used(net)
+    if options.activation_checkpointing and spec.trainable:
+        for layer in decoder_layers(lm):
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    return net, packed
+
+
+def _packs(net: Net) -> bool:
+    """Switch the model to packed attention; if it does not fit, leave it as it was and say so."""
+    reason = packing_obstacle(net.lm)
+    if not reason:
+        net.lm.set_attn_implementation(IMPLEMENTATION)
+        if packing_works(net):
+            return True
+        net.lm.set_attn_implementation("sdpa")
+        reason = "packed and padded log-probabilities differ"
+    _log.warning("%s runs padded instead of packed: %s", type(net.lm).__name__, reason)
+    return False

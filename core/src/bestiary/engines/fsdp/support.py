@@ -1,0 +1,100 @@
+"""Which models the packed forward pass covers, found by looking and by trying."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from bestiary.batch import Ragged
+from bestiary.engines.fsdp.forward import Net, pad
+from bestiary.engines.fsdp.layout import checkpoint_names
+from bestiary.engines.fsdp.packing import pack
+from bestiary.errors import ModelError
+
+_log = logging.getLogger(__name__)
+
+_AGREE = 1e-3
+"""Nats by which the two forward passes of the probe may differ in float32."""
+
+
+def packing_obstacle(lm: PreTrainedModel) -> str:
+    """Why the configuration rules packing out; empty if it does not."""
+    config = lm.config
+    if not getattr(lm, "_supports_attention_backend", False):
+        return "its attention does not go through the attention interface"
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        return f"it has layers of kind {', '.join(sorted(kinds - {'full_attention'}))}"
+    sliding = getattr(config, "sliding_window", None)
+    if sliding is not None and getattr(config, "use_sliding_window", True):
+        return f"it has a sliding window of {sliding} tokens"
+    rope = getattr(config, "rope_parameters", None) or {}
+    moving = {"dynamic", "longrope"} & set(_rope_types(rope))
+    if moving:
+        return f"its rotary embedding ({', '.join(moving)}) depends on the longest row"
+    return ""
+
+
+def _rope_types(rope: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in rope.items():
+        if isinstance(value, Mapping):
+            yield from _rope_types(value)
+        elif name == "rope_type":
+            yield str(value)
+
+
+def packing_works(net: Net) -> bool:
+    """Compare the packed with the padded forward pass on three short rows of float32 weights.
+
+    It notices what no list of architectures would: scaled or capped logits, attention that takes
+    another way, position ids that are not honoured.
+    """
+    vocab = int(net.lm.config.vocab_size)
+    head = net.value_head is not None
+    outputs = {"values"} if head else {"logprobs"}
+    prompts = Ragged.from_rows([_ids(3, vocab), _ids(3, vocab), _ids(2, vocab)])
+    responses = Ragged.from_rows([_ids(4, vocab, 5), _ids(2, vocab, 9), _ids(3, vocab, 2)])
+    device = next(net.parameters()).device
+    plan, plain = pack(prompts, responses, device), pad(prompts, responses, device)
+    try:
+        with torch.no_grad():
+            if head:
+                # The head starts at zero and would hide everything, so hidden states are compared.
+                ours, theirs = net._hidden(plan), net._hidden(plain)
+            else:
+                ours = net(plan, outputs)["logprobs"][:, None]
+                theirs = net(plain, outputs)["logprobs"][:, None]
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        _log.info("packing probe of %s failed: %s", type(net.lm).__name__, error)
+        return False
+    # Both orders are brought to that of the rows.
+    ours, theirs = ours[plan.place.argsort()], theirs[plain.place.argsort()]
+    scale = max(1.0, float(theirs.abs().max())) if head else 1.0
+    return bool((ours - theirs).abs().max() <= _AGREE * scale)
+
+
+def _ids(n: int, vocab: int, start: int = 1) -> list[int]:
+    return [(start * 7 + 3 * i) % vocab for i in range(n)]
+
+
+def check_all_used(net: Net) -> None:
+    """Refuse a module with a parameter that no output depends on.
+
+    Raises:
+        ModelError: naming the parameters.
+    """
+    prompts, responses = Ragged.from_rows([[1, 2]]), Ragged.from_rows([[1, 2]])
+    outputs = {"values"} if net.value_head is not None else {"logprobs"}
+    named = {n: p for n, p in checkpoint_names(net).items() if p.requires_grad}
+    plan = pad(prompts, responses, next(net.parameters()).device)
+    total = torch.stack([x.sum() for x in net(plan, outputs).values()]).sum()
+    found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+    unused = [name for name, grad in zip(named, found, strict=True) if grad is None]
+    if unused:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        raise ModelError(
+            f"no output of {type(net.lm).__name__} depends on {', '.join(unused[:3])}{more}",
+            hint="a parameter that never gets a gradient is a wiring fault; remove it from the model",
+        )
