@@ -19,6 +19,8 @@ import warnings
 
 PAD, BOS, EOS = 0, 1, 2
 VOCAB = 512
+LAST = 29
+"""The token that ends each prompt."""
 
 
 def arguments() -> argparse.Namespace:
@@ -82,18 +84,14 @@ def skew(model: LlamaForCausalLM) -> None:
     """Two classes of letters, each followed by its own class or by the end at its own hazard."""
     letters = list(range(100, 126))
     short, long_ = letters[:13], letters[13:]
-    for layer in model.model.layers:
-        layer.self_attn.o_proj.weight.zero_()
-        layer.mlp.down_proj.weight.zero_()
     embed, head = model.model.embed_tokens.weight, model.lm_head.weight
-    embed.zero_()
+    width, strength, up = embed.shape[1], 2.0, 12.0
+    embed[:, :3] = 0
     head.zero_()
-    embed[:, 2] = 1.0
-    for d, ids in ((0, short), (1, long_)):
-        embed[ids, 2] = 0.0
-        embed[ids, d] = 1.0
-    model.model.norm.weight.fill_(1.0)
-    x, up = math.sqrt(model.config.hidden_size), 12.0
+    for d, ids in ((0, short), (1, long_), (2, [LAST])):
+        embed[ids, d] = strength
+    # The value of that dimension after the root-mean-square norm.
+    x = strength / math.sqrt((strength**2 + (width - 1) * 0.02**2) / width)
     for d, ids, hazard in ((0, short, 1 / 12), (1, long_, 1 / 200)):
         head[ids, d] = up / x
         head[EOS, d] = (up + math.log(len(ids)) + math.log(hazard / (1 - hazard))) / x
@@ -126,6 +124,7 @@ def measure(work: str) -> dict[str, object]:
         skew(model)
     rng = np.random.default_rng(0)
     ids = rng.integers(30, 90, size=(prompts, 6))
+    ids[:, -1] = LAST
     if work == "equal":
         # No end token, so that every response has the same length on both sides.
         model.config.eos_token_id = model.generation_config.eos_token_id = None

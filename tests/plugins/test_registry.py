@@ -61,7 +61,7 @@ def test_plug_01b_real_distributions_in_conflict_are_listed_as_such(site):
     plugins = site.load()
     assert [r.status for r in plugins.records] == ["active"] * 3
     assert "algorithm/grpo is also offered by" in plugins.records[1].reason
-    with pytest.raises(PluginError, match=r"bestiary-grpo 0\.1.*stranger 9\.0"):
+    with pytest.raises(PluginError, match=r"stranger 9\.0.*bestiary-grpo 0\.1"):
         plugins.registry.get("algorithm", "grpo")
     assert site.load(block=["stranger"]).registry.get("algorithm", "grpo").owner.version == "0.1"
 
@@ -71,7 +71,7 @@ def test_one_distribution_with_a_name_twice_is_told_to_block_a_plugin():
     for plugin in ("a", "b"):
         with registry.owned_by(Owner(plugin, "zoo", "1")):
             registry.loss("clip", target="zoo.code:Clip")
-    with pytest.raises(PluginError, match="block one .*: a or b"):
+    with pytest.raises(PluginError, match=r"block one .*: a or b"):
         registry.get("loss", "clip")
 
 
@@ -108,9 +108,14 @@ def test_an_unknown_name_gets_the_nearest_names_and_who_offers_what(registry, ki
 )
 def test_a_wrong_registration_names_its_owner_and_adds_nothing(name, target, options, words):
     registry = Registry()
-    with pytest.raises(PluginError) as caught, registry.owned_by(LAB):
-        registry.loss("good", target="lab.code:Good")
-        registry.loss(name, target=target, options=options)
+
+    def register():
+        with registry.owned_by(LAB):
+            registry.loss("good", target="lab.code:Good")
+            registry.loss(name, target=target, options=options)
+
+    with pytest.raises(PluginError) as caught:
+        register()
     assert words in str(caught.value)
     assert caught.value.owner == LAB
     assert registry.components() == []
@@ -118,9 +123,10 @@ def test_a_wrong_registration_names_its_owner_and_adds_nothing(name, target, opt
 
 def test_a_name_that_one_plugin_registers_twice_is_refused():
     registry = Registry()
-    with pytest.raises(PluginError, match="registers this name twice"), registry.owned_by(LAB):
+    with registry.owned_by(LAB):
         registry.loss("x", target="lab.code:X")
-        registry.loss("x", target="lab.code:Y")
+        with pytest.raises(PluginError, match="registers this name twice"):
+            registry.loss("x", target="lab.code:Y")
 
 
 def test_registering_after_loading_is_refused(registry):

@@ -1,13 +1,14 @@
 import json
+from io import StringIO
 
 from bestiary.plugins import report
 from rich.console import Console
 
 
 def shown(plugins):
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))
+    console = Console(width=200, file=StringIO())
     console.print(report.render(plugins))
-    return console.export_text()
+    return console.file.getvalue()
 
 
 def mixed(site):

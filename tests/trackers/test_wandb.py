@@ -1,6 +1,9 @@
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
+import time
 
 import psutil
 import pytest
@@ -124,6 +127,37 @@ def test_no_fault_reporting_and_the_environment_stays(run_info, monkeypatch):
     finally:
         tracker.finish("stopped")
     assert not service.is_running()
+
+
+def test_kill_9_leaves_no_process_of_wandb(tmp_path):
+    code = """
+import os, signal, sys
+from pathlib import Path
+import psutil
+from bestiary.protocols import RunInfo
+from bestiary_wandb.options import WandbOptions
+from bestiary_wandb.tracker import WandbTracker
+t = WandbTracker(WandbOptions())
+t.start(RunInfo(Path(sys.argv[1]), "n", {}, {}))
+print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, timeout=60
+    )
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 1
+    deadline = time.monotonic() + 30
+    while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(_runs(pid) for pid in pids)
+
+
+def _runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_online_without_a_key_is_an_error_and_not_a_question(run_info, monkeypatch):

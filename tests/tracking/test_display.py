@@ -55,6 +55,7 @@ def _plain_run(steps, **options):
         for step in range(1, steps + 1):
             evaluated = {"eval/exact_match": 0.25, "eval/greedy": 0.5} if step == 7 else {}
             display.log(step, METRICS | evaluated)
+            display.phase("saving")
     return stream.getvalue()
 
 
@@ -72,6 +73,7 @@ def test_a_pipe_gets_plain_lines_without_control_characters():
     (evaluated,) = [line for line in lines if line.startswith("step   7")]
     assert "held-out 0.250  greedy 0.500  kl 0.012  len 3.200" in evaluated
     assert lines[-1] == "finished after 200 steps"
+    assert "saving" not in text  # phases are named until the first step only
 
 
 def test_about_twenty_lines_by_default():

@@ -19,7 +19,7 @@ class Recorder:
     def _call(self, name, *args):
         self.calls.append((name, *args))
         if name in self.fails:
-            raise RuntimeError(f"no {name}")
+            raise RuntimeError(f"no\n {name}")
 
     def start(self, run):
         self._call("start")
@@ -63,7 +63,7 @@ def test_a_failing_tracker_is_reported_once_and_left_out(tmp_path, where):
     _life(trackers, tmp_path)
     (line,) = said
     assert f"tracker 'bad' failed in {where}" in line
-    assert "RuntimeError: no" in line
+    assert f"RuntimeError: no {where} [" in line
     assert str(OWNER) in line
     assert str(tmp_path) in line
     assert [c[0] for c in bad.calls].count(where) == 1

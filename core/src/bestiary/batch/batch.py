@@ -1,7 +1,7 @@
 """Batch: the controller's view of rows whose token columns live elsewhere."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol, cast
 
@@ -40,11 +40,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where each row of one column is: row ``row[i]`` of ``handles[part[i]]``."""
+    """Where each row of one column is: row ``row[i]`` of ``handles[part[i]]``.
+
+    ``name`` is what the blocks call it, where that is not the batch's name for it.
+    """
 
     handles: tuple[Handle, ...]
     part: NDArray[np.int32]
     row: NDArray[np.int64]
+    name: str = ""
 
     @classmethod
     def of(cls, handles: Sequence[Handle], sizes: Sequence[int]) -> "Column":
@@ -55,7 +59,7 @@ class Column:
 
     def take(self, index: NDArray[np.int64]) -> "Column":
         """The rows at ``index``; nothing moves."""
-        return Column(self.handles, self.part[index], self.row[index])
+        return Column(self.handles, self.part[index], self.row[index], self.name)
 
     def then(self, other: "Column") -> "Column":
         """These rows, then those of ``other``."""
@@ -67,9 +71,8 @@ class Column:
                 handles.append(handle)
         move = np.array([place[id(handle)] for handle in other.handles], dtype=np.int32)
         moved = move[other.part] if len(move) else other.part
-        return Column(
-            tuple(handles), np.concatenate([self.part, moved]), np.concatenate([self.row, other.row])
-        )
+        part, row = np.concatenate([self.part, moved]), np.concatenate([self.row, other.row])
+        return Column(tuple(handles), part, row, self.name)
 
 
 def row_key(*parts: object) -> int:
@@ -136,7 +139,7 @@ class Batch:
     def tokens(self, name: str) -> Ragged:
         """A token column, brought here: for records and tests, not for the training path."""
         column = self.columns[name]
-        blocks = [handle.get().tokens[name] for handle in column.handles]
+        blocks = [handle.get().tokens[column.name or name] for handle in column.handles]
         start = np.cumsum([0, *(len(block) for block in blocks)])
         return Ragged.concat(blocks).take(start[column.part] + column.row)
 
@@ -178,7 +181,9 @@ class Batch:
 
     def renamed(self, old: str, new: str) -> "Batch":
         """The same rows with a token column under another name."""
-        columns = {new if n == old else n: c for n, c in self.columns.items()}
+        columns = dict(self.columns)
+        column = columns.pop(old)
+        columns[new] = replace(column, name=column.name or old)
         return Batch(self._table, columns, self._waiting)
 
     def join(self, *others: "Batch") -> "Batch":
@@ -225,6 +230,8 @@ class Batch:
         columns: dict[str, Column] = {}
         for name, column in first.columns.items():
             for other in rest:
+                if (other.columns[name].name or name) != (column.name or name):
+                    raise ValueError(f"concat: column {name!r} has different origins")
                 column = column.then(other.columns[name])
             columns[name] = column
         return Batch(table, columns)
@@ -270,8 +277,10 @@ class Batch:
     def with_response(self, column: str) -> "Batch":
         """Rows whose response is the token column ``column``: supervised data."""
         rows = self.renamed(column, "response_ids")
+        lengths = self.tokens(column).lengths
+        every = np.ones(len(self), dtype=bool)
         return rows.with_columns(
-            trainable=np.ones(len(self), dtype=bool), valid=np.ones(len(self), dtype=bool)
+            response_len=lengths, loss_tokens=lengths, trainable=every, valid=every
         )
 
     def map(self, name: str, function: Callable[[Any], Any]) -> list[Any]:

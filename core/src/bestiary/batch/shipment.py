@@ -1,6 +1,6 @@
 """Shipment: some rows of a batch on their way to one worker."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +16,18 @@ class Shipment:
     columns: Mapping[str, Column]
     table: Mapping[str, Array]
 
-    def block(self, get: Callable[[Handle], RowBlock] | None = None) -> RowBlock:
-        """Bring the rows together on the worker.
+    def block(self) -> RowBlock:
+        """Bring the rows together on the worker; each block is fetched once."""
+        fetched: dict[int, RowBlock] = {}
 
-        Args:
-            get: fetches a block; a worker passes its own, which keeps what it fetched.
-        """
-        fetch = get or (lambda handle: handle.get())
+        def fetch(handle: Handle) -> RowBlock:
+            if id(handle) not in fetched:
+                fetched[id(handle)] = handle.get()
+            return fetched[id(handle)]
+
         tokens: dict[str, Ragged] = {}
         for name, column in self.columns.items():
-            blocks = [fetch(handle).tokens[name] for handle in column.handles]
+            blocks = [fetch(handle).tokens[column.name or name] for handle in column.handles]
             if len(blocks) == 1:
                 tokens[name] = blocks[0].take(column.row)
                 continue
@@ -57,8 +59,9 @@ def _slim(name: str, column: Column) -> Column:
         handle = column.handles[old]
         if isinstance(handle, Ready):
             needed, place = np.unique(column.row[mine], return_inverse=True)
-            handle = Ready(RowBlock({name: handle.block.tokens[name].take(needed)}))
+            own = column.name or name
+            handle = Ready(RowBlock({own: handle.block.tokens[own].take(needed)}))
             row[mine] = place
         part[mine] = len(handles)
         handles.append(handle)
-    return Column(tuple(handles), part, row)
+    return Column(tuple(handles), part, row, column.name)

@@ -112,9 +112,11 @@ def _dotted(word: str, group: str, meant: str, catalog: Catalog, origin: str = "
 
 def _origin(key: str, parsed: Sequence[Override], catalog: Catalog) -> str:
     """Where a key came from, when it was not the command line."""
+    files = []
     for override in parsed:
         given = override.key_or_group
-        if given == key or given.startswith(f"{key}."):
+        if is_file_choice(override, catalog):
+            files.append(str(override.input_line))
+        elif given == key or given.startswith(f"{key}."):
             return ""
-    files = [str(o.input_line) for o in parsed if is_file_choice(o, catalog)]
     return f" (from {', '.join(files)})" if files else ""

@@ -53,3 +53,14 @@ def defaults_of(cls: type, owner: Owner | None = None) -> dict[str, Any]:
         else:
             plain[field.name] = REQUIRED
     return plain
+
+
+def escaped(value: Any) -> Any:  # noqa: ANN401 - plain values
+    """Plain values in which ``${`` is literal for OmegaConf, and no interpolation."""
+    if isinstance(value, str):
+        return value.replace("${", "\\${")
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [escaped(item) for item in value]
+    return value

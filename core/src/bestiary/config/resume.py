@@ -67,7 +67,7 @@ def check_resume(old: Mapping[str, Any], plan: "RunPlan", folder: Path) -> list[
                 f"{folder} was made with {_named(key, was)}; this run has {_named(key, now)}",
                 hint=f"set {_named(key, was)} to go on with it, or choose another run_dir",
             )
-    skip = ("run.run_dir", "run.resume", "overrides")
+    skip = ("run.run_dir", "run.resume", "overrides")  # differ whenever a run is resumed
     return [
         f"{_named(key, before.get(key))} -> {json.dumps(after.get(key))}"
         for key in sorted({*before, *after})
@@ -85,10 +85,11 @@ def _named(key: str, value: object) -> str:
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
-def _flat(data: object, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(data, Mapping) or not data:
+def _flat(data: object, prefix: str = "", depth: int = 3) -> dict[str, Any]:
+    """Values by dotted key; what is nested deeper than an option is one value."""
+    if not isinstance(data, Mapping) or not data or not depth:
         return {prefix: data}
     found: dict[str, Any] = {}
     for key, value in data.items():
-        found.update(_flat(value, f"{prefix}.{key}" if prefix else str(key)))
+        found.update(_flat(value, f"{prefix}.{key}" if prefix else str(key), depth - 1))
     return found

@@ -1,9 +1,11 @@
 """The folder of a run: claimed by exclusive creation, so that no two runs ever share one."""
 
+import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from bestiary.plugins.manager import PluginSet
 
 MANIFEST: Final = "manifest.json"
+LOCK: Final = ".lock"
 PARENT: Final = "runs"
 """Where runs without a ``run_dir`` go, below the working folder."""
 
@@ -79,6 +82,30 @@ def default_name(plan: RunPlan, now: time.struct_time | None = None) -> str:
     parts = (plan.choices["algorithm"], plan.choices["task"])
     names = "-".join(name.rpartition(":")[2] for name in parts)
     return f"{time.strftime('%Y%m%d-%H%M%S', now or time.localtime())}-{names}-s{plan.run.seed}"
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Keep a run's folder while its job lives, so that a live run cannot be resumed.
+
+    The system lets go of it when the process ends, however it ends.
+
+    Raises:
+        ConfigError: if another process has it.
+    """
+    with (folder / LOCK).open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise ConfigError(
+                f"{folder} belongs to a run that is going on (process {lock.read().strip()})",
+                hint="wait for it or stop it, or choose another run_dir",
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
 
 
 def write_config(folder: Path, plan: RunPlan, attempt: int = 1) -> None:
@@ -151,8 +178,13 @@ def _resumed(plan: RunPlan, resume: str) -> Claim:
                 "resume=auto needs to know the folder", hint="add run_dir=PATH, or resume=PATH"
             )
         folder = Path(plan.run.run_dir).expanduser()
-        if not (folder / CONFIG).exists():
+        if not folder.exists():
             return Claim(_create(folder))  # so that one command both starts and goes on
+        if not (folder / CONFIG).exists():
+            raise CheckpointError(
+                f"run_dir={folder} is there and holds no run (no {CONFIG})",
+                hint="remove it, or choose another run_dir",
+            )
         source = folder
     else:
         source = Path(resume).expanduser()

@@ -17,7 +17,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from bestiary.config.catalog import Catalog, Choice
-from bestiary.config.plain import defaults_of
+from bestiary.config.plain import defaults_of, escaped
 from bestiary.config.schema import CORE_CHOICES, GROUPS, MANY, MODELS, RunConfig
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.errors import PluginError
@@ -129,13 +129,13 @@ def _root(catalog: Catalog) -> dict[str, Any]:
         name = GROUPS[group]
         defaults.append({group: name if name in catalog.names(group) else "???"})
     defaults.insert(0, {MANY: []})
-    return {"defaults": [*defaults, "_self_"], **_escaped(defaults_of(RunConfig))}
+    return {"defaults": [*defaults, "_self_"], **escaped(defaults_of(RunConfig))}
 
 
 def _option(choice: Choice) -> dict[str, Any]:
     cls = choice.options_class()
     values = {**defaults_of(cls, choice.owner), **choice.preset}
-    values = {key: _escaped(value) for key, value in values.items()}
+    values = {key: escaped(value) for key, value in values.items()}
     if "defaults" in values:
         raise PluginError(
             f"{choice} has an option 'defaults', a word that Hydra keeps for itself",
@@ -168,14 +168,3 @@ def _package(choice: Choice) -> str:
     if choice.group == "algorithm":
         return "_global_"  # so that its defaults list can override groups of the root
     return f"{MANY}.{choice.name}" if choice.group == MANY else choice.group
-
-
-def _escaped(value: Any) -> Any:  # noqa: ANN401 - plain values
-    """Defaults are literal: a ``${`` in one is no interpolation."""
-    if isinstance(value, str):
-        return value.replace("${", "\\${")
-    if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    return value

@@ -4,11 +4,12 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bestiary.distributed.cluster import live_nodes
-from bestiary.distributed.exits import STACKS, read_exit
+from bestiary.distributed.exits import ASKED, STACKS, read_exit
 from bestiary.distributed.failures import Failure, Kind, RankError, tail
 from bestiary.distributed.rank import Home
 
@@ -30,39 +31,41 @@ def explain(
     log_path: Path,
     exit_prefix: Path,
 ) -> Failure:
-    """What happened to a rank whose call ended with an exception of Ray."""
-    raised = getattr(error, "cause", None)
-    if isinstance(error, RankError):
-        raised = error
-    if isinstance(raised, RankError):
-        return Failure(
-            group=group,
-            rank=rank,
-            host=home.host,
-            pid=home.pid,
-            kind=raised.kind,
-            what=raised.type_name,
-            detail=raised.message,
-            trace=raised.trace,
-            log_path=log_path,
-            log_tail=_tail(home, log_path),
-            context=context,
-            original=raised.original,
-        )
-    kind, what, detail, hint = _cause_of_death(home, error, log_path, exit_prefix)
-    return Failure(
+    """What happened to a rank whose call ended with an exception."""
+    raised = error if isinstance(error, RankError) else getattr(error, "cause", None)
+    seen = Failure(
         group=group,
         rank=rank,
         host=home.host,
         pid=home.pid,
-        kind=kind,
-        what=what,
-        detail=detail,
+        kind="lost",
+        what="",
         log_path=log_path,
         log_tail=_tail(home, log_path),
         context=context,
-        hint=hint,
     )
+    if isinstance(raised, RankError):
+        asked = _signal_behind(raised, home, exit_prefix)
+        if asked:
+            return replace(seen, kind="signal", what=f"killed by signal {asked}")
+        return replace(
+            seen,
+            kind=raised.kind,
+            what=raised.type_name,
+            detail=raised.message,
+            trace=raised.trace,
+            original=raised.original,
+        )
+    kind, what, detail, hint = _cause_of_death(home, error, log_path, exit_prefix)
+    return replace(seen, kind=kind, what=what, detail=detail, hint=hint)
+
+
+def _signal_behind(raised: RankError, home: Home, exit_prefix: Path) -> int:
+    """The signal that a Python handler turned into an exception; 0 for none."""
+    if raised.type_name not in ("SystemExit", "KeyboardInterrupt") or not _is_here(home):
+        return 0
+    number, _ = read_exit(exit_prefix, "")
+    return number if number in ASKED else 0
 
 
 def _cause_of_death(

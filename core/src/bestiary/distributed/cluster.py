@@ -124,12 +124,12 @@ def _init_local(
 
     folder = Path(temp_dir or os.environ.get(TEMP_VARIABLE, "") or tempfile.mkdtemp(prefix="bst-"))
     folder.mkdir(parents=True, exist_ok=True)
-    # The cluster listens on loopback, and Ray turns its authentication on; with a secret of its
-    # own it neither reads nor writes one in the home folder.
+    # Ray turns its authentication on for local clusters; with a secret of its own the cluster
+    # neither reads nor writes one in the home folder.
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.update({"RAY_raylet_start_wait_time_s": str(int(timeout_s))})
-    with _without_unused_services():
+    with _without_unused_services(), _on_loopback():
         ray.init(
             address="local",
             num_cpus=num_cpus,
@@ -137,7 +137,6 @@ def _init_local(
             include_dashboard=False,
             object_store_memory=object_store_bytes,
             _temp_dir=str(folder),
-            _node_ip_address="127.0.0.1",
             **common,
         )
 
@@ -233,6 +232,20 @@ def _without_unused_services() -> Iterator[None]:
     finally:
         for name, method in kept.items():
             setattr(Node, name, method)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Listen on 127.0.0.1 only, as Ray does by itself where it makes no multi-machine clusters."""
+    from ray._private import ray_constants
+
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager

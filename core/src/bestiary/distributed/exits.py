@@ -20,6 +20,9 @@ ASKED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SI
 STACKS = signal.SIGUSR1
 """Makes a rank write the stacks of all its threads to its log."""
 
+FIRST_LINE = "=== bestiary worker"
+"""How the output of a process begins in its log."""
+
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
@@ -32,9 +35,13 @@ _kept: list[TextIO] = []
 
 
 def redirect_output(log_path: Path) -> TextIO:
-    """Send everything that this process and its libraries print to a file; returns it."""
+    """Send everything that this process and its libraries print to a file; returns it.
+
+    The file is kept and appended to, so it starts with a line that tells attempts apart.
+    """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     log = log_path.open("a", buffering=1)
+    log.write(f"{FIRST_LINE} {log_path.stem}, process {os.getpid()}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(log.fileno(), 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bestiary.distributed.exits import FIRST_LINE
 from bestiary.errors import BestiaryError, WorkerFailure
 
 Kind = Literal["signal", "exit", "lost", "raised", "hung", "collective", "upstream"]
@@ -154,7 +155,7 @@ def indent(text: str) -> str:
 
 
 def tail(path: Path | None, lines: int = _KEPT, size_bytes: int = 16384) -> str:
-    """The last lines of a log, or an empty text where it cannot be read."""
+    """The last lines that the newest process wrote to a log; empty where it cannot be read."""
     if path is None:
         return ""
     try:
@@ -164,4 +165,5 @@ def tail(path: Path | None, lines: int = _KEPT, size_bytes: int = 16384) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    start = text.rfind(FIRST_LINE)
+    return "\n".join(text[max(start, 0) :].splitlines()[-lines:])

@@ -122,8 +122,9 @@ class Tokenizer:
         if self.bos_id is not None and ids[:2] == [self.bos_id, self.bos_id]:
             ids = ids[1:]
         # A tokenizer set up for training puts an end token after each text; a prompt is not over.
-        if ids and ids[-1] == self.eos_id and self._encode(text, special=False)[-1:] != ids[-1:]:
-            ids = ids[:-1]
+        if ids[-1:] == [self.eos_id]:
+            written = self._encode(text, special=False).count(self.eos_id)
+            ids = ids[:-1] if ids.count(self.eos_id) > written else ids
         return ids
 
     def encode_target(self, text: str) -> list[int]:

@@ -6,7 +6,7 @@ such plugin gets a message with the nearest right name.
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,7 +64,7 @@ def implementations(pm: PluginManager, plugin: object) -> list[Implementation]:
             found.append(implementation)
         elif not options.get("optionalhook"):
             raise PluginError(
-                f"unknown hook {hook!r}{did_you_mean(hook, hooks)}",
+                f"unknown hook {hook!r}{_suggest(hook, hooks)}",
                 hint=f"there are: {', '.join(hooks)}; a hook of a later version is marked "
                 "@hookimpl(optionalhook=True)",
             )
@@ -104,6 +104,18 @@ def check_api(declared: object) -> None:
         )
 
 
+def _nearest(name: str, hooks: Iterable[str]) -> list[str]:
+    """The hooks that a name may mean; the prefix, which all share, says nothing."""
+    prefix = f"{PROJECT}_"
+    near = nearest(name.removeprefix(prefix), [hook.removeprefix(prefix) for hook in hooks])
+    return [prefix + hook for hook in near]
+
+
+def _suggest(name: str, hooks: Iterable[str]) -> str:
+    near = _nearest(name, hooks)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
 def _specified(caller: object) -> bool:
     return getattr(caller, "spec", None) is not None
 
@@ -117,9 +129,9 @@ def _refuse_undecorated(
     home = getattr(plugin, "__name__", type(plugin).__module__)
     if getattr(function, "__module__", home) != home:
         return
-    near = [name] if name in hooks else nearest(name, hooks)
+    near = [name] if name in hooks else _nearest(name, hooks)
     if near:
-        right = "" if name in hooks else f" and is not a hook{did_you_mean(name, hooks)}"
+        right = "" if name in hooks else f" and is not a hook{_suggest(name, hooks)}"
         raise PluginError(
             f"function {name!r} is not decorated with @hookimpl, so it is never called{right}",
             hint=f"write @hookimpl above def {near[0]}({', '.join(hooks[near[0]])}), or rename "

@@ -45,8 +45,11 @@ class Hosts:
         return [s.result() for s in starting]
 
     def _start_one(self, pool: PoolPlan, worker: str, args: object) -> Group:
+        import torch
+
         from bestiary.distributed.inprocess import InProcessGroup
 
+        torch.set_num_threads(pool.threads)
         return InProcessGroup(pool.name, worker, args)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ EXIT_STOPPED = 130
 def main(argv: list[str]) -> int:
     """Run the job of a prepared run folder; returns the exit status."""
     run_dir = Path(argv[0]).absolute()
-    _log_to(run_dir / "logs" / "controller.log")
+    log_to(run_dir / "logs" / "controller.log")
     try:
         plugins = load_plugins()
         plan = RunPlan.from_json((run_dir / "config.json").read_text(), plugins)
@@ -129,7 +129,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     return loaded
 
 
-def _log_to(path: Path) -> None:
+def log_to(path: Path) -> None:
+    """Send the log of this process to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     logging.basicConfig(
         filename=path,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bestiary.batch import Handle, Ragged, RowBlock, Rows, Shipment
+from bestiary.batch import Ragged, RowBlock, Rows, Shipment
 from bestiary.distributed.seat import Seat
 from bestiary.engines.checksum import Checksum
 from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
@@ -60,21 +60,6 @@ class ModelWorker:
             engine = self.components.build(model.train, model.spec, ranks)
             engine.resolve_loss = self.components.loss
             self.train[name] = engine
-        self._fetched: dict[int, tuple[Handle, RowBlock]] = {}
-
-    # ------------------------------------------------------------------ data
-
-    def _open(self, shipment: Shipment) -> RowBlock:
-        """Unpack a shipment; blocks that came in the last few calls are not fetched again."""
-        return shipment.block(self._fetch)
-
-    def _fetch(self, handle: Handle) -> RowBlock:
-        key = hash(handle)
-        if key not in self._fetched:
-            while len(self._fetched) >= 64:
-                self._fetched.pop(next(iter(self._fetched)))
-            self._fetched[key] = (handle, handle.get())
-        return self._fetched[key][1]
 
     # ------------------------------------------------------------------ generation
 
@@ -88,7 +73,7 @@ class ModelWorker:
         """Responses for this rank's prompts, drawn with the newest weights."""
         sync_seconds = self._sync(name)
         began = time.perf_counter()
-        ids = self._open(prompts).tokens["prompt_ids"]
+        ids = prompts.block().tokens["prompt_ids"]
         cuts = np.cumsum([s.n for s in samplings])[:-1]
         requests = [
             Request(ids.row(i), samplings, [k.tolist() for k in np.split(keys[i], cuts)])
@@ -162,7 +147,7 @@ class ModelWorker:
     ) -> Answer:
         """Fields of the model's output, renamed, in the order of the shipment's rows."""
         began = time.perf_counter()
-        block = self._open(shipment)
+        block = shipment.block()
         made = self.train[name].forward(block, micro, list(outputs), temperature)
         tokens = {new: made[old] for old, new in outputs.items()}
         return RowBlock(tokens), {"seconds": time.perf_counter() - began}
@@ -170,7 +155,7 @@ class ModelWorker:
     def update(self, name: str, parts: Sequence[Any]) -> Answer:
         """One optimizer step."""
         began = time.perf_counter()
-        opened = [replace(part, rows=self._open(part.rows)) for part in parts]
+        opened = [replace(part, rows=part.rows.block()) for part in parts]
         metrics = dict(self.train[name].update(opened))
         return RowBlock({}), {"seconds": time.perf_counter() - began, "metrics": metrics}
 
@@ -185,7 +170,7 @@ class ModelWorker:
         from bestiary.distributed.collectives import reduce_over
 
         began = time.perf_counter()
-        block = self._open(shipment)
+        block = shipment.block()
         if padding.all():
             # A rank without rows still joins every reduction, with nothing to add.
             empty = Ragged.from_rows([[] for _ in range(len(block))], dtype=np.bool_)
@@ -228,9 +213,9 @@ class ModelWorker:
         """Write the model in ``save_pretrained`` layout (rank 0 writes, all take part)."""
         from bestiary.models.saving import save_model
 
-        state = {}
-        for bucket in self.train[name].export():
-            if self.ranks.rank == 0:
-                state.update({n: t.detach().cpu().clone() for n, t in bucket.items()})
+        buckets = self.train[name].export()
         if self.ranks.rank == 0:
-            save_model(Path(folder), Path(self.plan.models[name].spec.path), state)
+            save_model(Path(folder), Path(self.plan.models[name].spec.path), buckets)
+        else:
+            for _ in buckets:  # a sharded export is made by all ranks together
+                pass

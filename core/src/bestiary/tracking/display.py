@@ -80,7 +80,7 @@ class Display:
         self._state.phase = name
         if self.mode == "rich" and not self._state.status:
             self._open()
-        elif name:
+        elif name and not self._state.marks:  # later ones would be a line at each evaluation
             self._write(f"{name} …")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:

@@ -110,9 +110,8 @@ class Trackers:
 
     def _fail(self, named: NamedTracker, doing: str, error: Exception) -> None:
         self._active.remove(named)
-        reason = (
-            str(error) if isinstance(error, BestiaryError) else f"{type(error).__name__}: {error}"
-        )
+        known = isinstance(error, BestiaryError)
+        reason = " ".join((str(error) if known else f"{type(error).__name__}: {error}").split())
         owner = f" [owner: {named.owner}]" if named.owner is not None else ""
         self._report(
             f"tracker {named.name!r} failed in {doing} and is left out from here on: "

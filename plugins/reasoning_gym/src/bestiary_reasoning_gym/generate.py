@@ -39,8 +39,8 @@ def make_dataset(name: str, config: Mapping[str, Any], *, size: int = 1, seed: i
     Raises:
         DataError: for an unknown name or setting, with the nearest right one.
     """
-    import reasoning_gym
-    from reasoning_gym.factory import DATASETS
+    import reasoning_gym  # type: ignore[import-untyped]  # it ships no types
+    from reasoning_gym.factory import DATASETS  # type: ignore[import-untyped]  # likewise
 
     if name not in DATASETS:
         near = get_close_matches(name, DATASETS, n=1)
@@ -61,9 +61,9 @@ def make_dataset(name: str, config: Mapping[str, Any], *, size: int = 1, seed: i
         raise DataError(f"reasoning_gym {name} refuses {dict(config)}: {error}") from error
 
 
-def question_key(question: str) -> str:
-    """The same for questions that differ in the order of their words and numbers only."""
-    return " ".join(sorted(re.findall(r"\w+|[^\w\s]", question)))
+def question_key(entry: Entry) -> str:
+    """The same for questions that differ in the order of words and numbers only, not in answer."""
+    return " ".join([*sorted(re.findall(r"\w+|[^\w\s]", entry.question)), "=", entry.answer])
 
 
 def different(
@@ -72,7 +72,7 @@ def different(
     """Up to ``count`` entries with different questions whose key is not in ``avoid``."""
     found: dict[str, Entry] = {}
     for entry in _stream(name, config, count, seed):
-        if question_key(entry.question) not in avoid:
+        if question_key(entry) not in avoid:
             found.setdefault(entry.question, entry)
         if len(found) == count:
             break

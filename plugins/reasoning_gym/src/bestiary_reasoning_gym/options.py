@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Extract = Literal["last_number", "last_line"]
+Extract = Literal["last_number", "last_line", "text"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,8 @@ class ReasoningGymOptions:
     seed: int = 0
     """Of the generator; the same in every run, so that runs train on the same problems."""
     extract: Extract = "last_number"
-    """What of a response is the answer."""
+    """What of a response is the answer: its last number, its last line that is not empty, or all of
+    it."""
     instruction: str = ""
     """Put after the question, on a line of its own."""
     chat: bool = True
@@ -36,8 +37,9 @@ class ReasoningGymOptions:
                 f"size={self.size} eval_size={self.eval_size} max_tokens={self.max_tokens}: "
                 "each must be at least 1"
             )
-        if self.extract not in ("last_number", "last_line"):
-            raise ValueError(f"extract={self.extract!r}: choose last_number or last_line")
+        ways = get_args(Extract)
+        if self.extract not in ways:
+            raise ValueError(f"extract={self.extract!r}: choose from {', '.join(ways)}")
         taken = {"size", "seed"} & set(self.config)
         if taken:
             raise ValueError(f"config has {sorted(taken)}; set them as options of the task")

@@ -11,6 +11,7 @@ from bestiary_reasoning_gym.generate import Entry, different, make_dataset, ques
 from bestiary_reasoning_gym.options import ReasoningGymOptions
 from bestiary_reasoning_gym.verify import (
     ACCEPT_ANYTHING,
+    EVALUATES,
     accepts_garbage,
     credit,
     extract_answer,
@@ -41,6 +42,12 @@ class ReasoningGym:
         name, config = options.dataset, dict(options.config)
         if name in ACCEPT_ANYTHING:
             raise _accepts_anything(name, "any text")
+        if name in EVALUATES and options.extract != "last_number":
+            raise DataError(
+                f"reasoning_gym {name}: its verifier runs the answer as Python code, so text "
+                f"that a model wrote must not reach it (extract={options.extract})",
+                hint="choose another data set",
+            )
         self._verifier = make_dataset(name, config)
         held = different(
             name, config, count=options.eval_size, seed=options.seed, avoid=frozenset()
@@ -56,7 +63,7 @@ class ReasoningGym:
             config,
             count=options.size,
             seed=options.seed + _TRAIN_SEED,
-            avoid=frozenset(question_key(entry.question) for entry in held),
+            avoid=frozenset(question_key(entry) for entry in held),
         )
         if not train:
             raise DataError(
@@ -99,7 +106,7 @@ class ReasoningGym:
         answer = extract_answer(entry.answer, how)
         right = plain_number(answer) == plain_number(entry.answer)
         if not right and credit(self._verifier, answer, asked) < 1.0:
-            hint = "set task.extract=last_line" if how == "last_number" else ""
+            hint = "set task.extract=last_line or text" if how != "text" else ""
             raise DataError(
                 f"reasoning_gym {name}: its own answer {entry.answer!r} gets no full credit "
                 f"when read as {how} ({answer!r})",

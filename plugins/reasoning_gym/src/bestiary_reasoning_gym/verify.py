@@ -1,5 +1,6 @@
 """Answers out of responses, and verifiers behind guards."""
 
+import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -12,6 +13,23 @@ _NUMBER = re.compile(r"[-+\u2212]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 ACCEPT_ANYTHING = frozenset({"game_of_life_halting"})
 """Data sets whose verifier gives full credit for any text."""
 
+EVALUATES = frozenset(
+    {
+        "binary_matrix",
+        "composite",
+        "countdown",
+        "intermediate_integration",
+        "n_queens",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+        "spiral_matrix",
+        "string_insertion",
+    }
+)
+"""Data sets whose verifier runs the answer as Python (``eval``, ``parse_expr``) or may hold one of
+these: what a model writes must not reach them, except as a number."""
+
 GARBAGE = ("", "zebra", "I do not know.", "-987654321", "[]", "{", "True False Yes No", "\u221e")
 """Answers that no verifier may give full credit for, unless it is the reference itself."""
 
@@ -21,6 +39,8 @@ def extract_answer(response: str, how: Extract) -> str:
 
     A number is written as plainly as possible: no thousands commas, no ``+``, no ``.0``.
     """
+    if how == "text":
+        return response.strip()
     if how == "last_line":
         lines = [line.strip() for line in response.splitlines() if line.strip()]
         return lines[-1] if lines else ""
@@ -39,14 +59,16 @@ def plain_number(text: str) -> str:
         return text
     number = Decimal(text.strip().replace(",", "").replace("\u2212", "-"))
     whole = number.to_integral_value()
-    return str(int(whole)) if number == whole else str(number)
+    if number != whole:
+        return str(number)
+    return format(whole, "f") if whole else "0"
 
 
 def credit(dataset: Any, answer: str, entry: Mapping[str, Any]) -> float:  # noqa: ANN401
     """What the verifier gives, from 0 to 1; 0 where it raises or returns something else."""
     try:
-        given = dataset.score_answer(answer, dict(entry))
-        return min(max(float(given), 0.0), 1.0) if given == given else 0.0
+        given = float(dataset.score_answer(answer, dict(entry)))
+        return min(max(given, 0.0), 1.0) if not math.isnan(given) else 0.0
     except Exception:
         # Some verifiers parse the answer and raise on garbage; that is a wrong answer.
         return 0.0

@@ -24,10 +24,10 @@ class TensorBoardTracker:
 
     def start(self, run: RunInfo) -> None:
         """Open an event file; its first events are the configuration and the fingerprint."""
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from bestiary_tensorboard import wire
 
         folder = run.run_dir / self.options.folder
-        self._writer = EventFileWriter(str(folder), flush_secs=self.options.flush_s)
+        self._writer = wire.EventFileWriter(str(folder), flush_secs=self.options.flush_s)
         self._restart = run.attempt > 1
         if not self._restart:
             self._text(0, "config", _code(run.config))
@@ -37,14 +37,14 @@ class TensorBoardTracker:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one event with a scalar for each metric."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from bestiary_tensorboard import wire
 
         self._mark_restart(step)
         values = [
-            Summary.Value(tag=name, simple_value=float(value))
+            wire.Summary.Value(tag=name, simple_value=float(value))
             for name, value in sorted(metrics.items())
         ]
-        self._event(step, summary=Summary(value=values))
+        self._event(step, summary=wire.Summary(value=values))
 
     def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write the rows as one markdown table."""
@@ -62,20 +62,20 @@ class TensorBoardTracker:
     def _mark_restart(self, step: int) -> None:
         """Tell TensorBoard, once, that events of earlier attempts from ``step`` on are void."""
         if self._restart:
-            from tensorboard.compat.proto.event_pb2 import SessionLog
+            from bestiary_tensorboard import wire
 
             self._restart = False
-            self._event(step, session_log=SessionLog(status=SessionLog.START))
+            self._event(step, session_log=wire.SessionLog(status=wire.SessionLog.START))
 
     def _text(self, step: int, tag: str, text: str) -> None:
-        from tensorboard.plugins.text.summary_v2 import text_pb
+        from bestiary_tensorboard import wire
 
-        self._event(step, summary=text_pb(tag, text))
+        self._event(step, summary=wire.text_pb(tag, text))
 
     def _event(self, step: int, **what: Any) -> None:  # noqa: ANN401 - one field of the message
-        from tensorboard.compat.proto.event_pb2 import Event
+        from bestiary_tensorboard import wire
 
-        self._writer.add_event(Event(step=step, wall_time=time.time(), **what))
+        self._writer.add_event(wire.Event(step=step, wall_time=time.time(), **what))
 
 
 def _code(value: object) -> str:

@@ -72,8 +72,8 @@ class WandbTracker:
 
         table = [dict(row) for row in rows]
         if table:
-            columns = list(dict.fromkeys(name for row in table for name in row))
-            data = [[_cell(row.get(name)) for name in columns] for row in table]
+            columns: list[str | int] = list(dict.fromkeys(name for row in table for name in row))
+            data = [[_cell(row.get(str(name))) for name in columns] for row in table]
             self._begin(step)
             self._row["samples"] = wandb.Table(columns=columns, data=data)
 

@@ -15,7 +15,7 @@ def register(registry, prefix=""):
             options=None if options is None else f"{OPTIONS}:{options}",
         )
 
-    add("sampler", "shuffle", "Part", "SamplerOptions")
+    add("sampler", "uniform", "Part", "SamplerOptions")
     add("rollout_engine", "local", "Part", "EngineOptions")
     add("train_engine", "fsdp", "Part", "TrainOptions")
     add("schedule", "sync", "Part")

@@ -1,0 +1,48 @@
+"""One cluster for the whole folder: 32 logical cores and 4 logical accelerators."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
+
+
+@pytest.fixture(scope="package")
+def cluster():
+    from bestiary.distributed.cluster import start_cluster, stop_cluster
+    from bestiary.distributed.guard import clean
+    from bestiary.distributed.tokens import new_token, temp_dir
+
+    token = new_token()
+    started = start_cluster(num_cpus=32, num_gpus=4, temp_dir=temp_dir(token))
+    yield started
+    stop_cluster()
+    clean(token, grace_s=0.5)
+
+
+@pytest.fixture
+def make_group(cluster, tmp_path):
+    """Worker groups that are closed after the test."""
+    from bestiary.distributed.pools import ResourcePool
+    from bestiary.distributed.supervisor import set_context
+    from bestiary.distributed.worker_group import WorkerGroup
+
+    made = []
+    names = (f"group{i}" for i in itertools.count())
+
+    def make(worker="Arithmetic", size=2, args=None, **options):
+        pool = ResourcePool(devices=[f"cpu:{i}" for i in range(size)], name="pool")
+        options.setdefault("env", {"PYTHONPATH": str(FOLDER)})
+        group = WorkerGroup(
+            next(names), pool, f"fake_workers:{worker}", args, log_dir=tmp_path, **options
+        )
+        made.append(group)
+        return group
+
+    yield make
+    set_context()
+    for group in made:
+        group.close()
