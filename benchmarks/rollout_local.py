@@ -137,7 +137,9 @@ def measure(work: str) -> dict[str, object]:
 
     def ours(run: int) -> int:
         requests = [
-            Request(p, [sampling], [[sample_key(run, "bench", str(i), 0, j) for j in range(samples)]])
+            Request(
+                p, [sampling], [[sample_key(run, "bench", str(i), 0, j) for j in range(samples)]]
+            )
             for i, p in enumerate(ids)
         ]
         return sum(len(c.ids) for cs in engine.generate(requests) for c in cs)

@@ -47,7 +47,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens-per-micro", type=int, default=0)
-    parser.add_argument("--no-fused", action="store_true")
+    parser.add_argument("--no-fast-linear", action="store_true")
     parser.add_argument("--no-peer", action="store_true")
     return parser.parse_args()
 
@@ -82,7 +82,6 @@ def make_model(folder, work):
 
 def make_rows(work):
     import numpy as np
-
     from bestiary.batch import Ragged, RowBlock
 
     rng = np.random.default_rng(0)
@@ -122,29 +121,29 @@ class Surrogate:
 class Ours:
     def __init__(self, folder, rows, args):
         import numpy as np
-
         from bestiary.engines.engine_api import ModelSpec, Ranks, TermJob, UpdatePart
         from bestiary.engines.fsdp.engine import FSDPEngine
-        from bestiary.engines.fsdp.microbatch import plan_microbatches
         from bestiary.engines.fsdp.options import FSDPOptions
+        from bestiary.engines.microbatch import plan_microbatches
         from bestiary.protocols import ComponentRef
 
         extra = {"tokens_per_micro": args.tokens_per_micro} if args.tokens_per_micro else {}
-        options = FSDPOptions(lr=1e-6, fused=not args.no_fused, **extra)
+        options = FSDPOptions(lr=1e-6, fast_linear=not args.no_fast_linear, **extra)
         loss = Surrogate()
         spec = ModelSpec(path=folder, dtype=args.dtype)
         self.engine = FSDPEngine(options, spec, Ranks(), lambda ref: loss)
         prompts, responses = rows.tokens["prompt_ids"], rows.tokens["response_ids"]
-        self.plan = plan_microbatches(
+        _, same = np.unique([prompts.row(i) for i in range(len(rows))], axis=0, return_inverse=True)
+        plan = plan_microbatches(
             prompts.lengths,
             responses.lengths,
-            [prompts.row(i).tobytes() for i in range(len(rows))],
+            same,
             world=1,
             tokens_per_micro=options.tokens_per_micro,
-        )[0]
+        ).ranks[0]
         weights = np.full(len(rows), 1.0 / responses.lengths.sum())
         term = TermJob(ComponentRef("loss", "surrogate"), weights)
-        self.part = UpdatePart(rows=rows.take(self.plan.rows), micro=self.plan.micro, terms=[term])
+        self.part = UpdatePart(rows=rows.take(plan.rows), micro=plan.micro, terms=[term])
 
     def __call__(self):
         return self.engine.update([self.part])["grad_norm"].value
@@ -153,9 +152,8 @@ class Ours:
 class Padded:
     def __init__(self, folder, rows, args):
         import torch
-        from transformers import AutoModelForCausalLM
-
         from bestiary.batch import Rows
+        from transformers import AutoModelForCausalLM
 
         self.bf16 = args.dtype == "bf16"
         self.model = AutoModelForCausalLM.from_pretrained(
@@ -168,7 +166,6 @@ class Padded:
 
     def __call__(self):
         import torch
-
         from bestiary.batch import Rows
         from bestiary.protocols import ModelOutput
 

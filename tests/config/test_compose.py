@@ -7,7 +7,6 @@ import sys
 from dataclasses import FrozenInstanceError
 
 import pytest
-
 from bestiary.config.compose import compose_run
 from bestiary.config.plan import RunPlan
 from bestiary.errors import ConfigError, Owner, PluginError, UserError
@@ -269,7 +268,9 @@ def test_composing_twice_leaves_no_state_behind(run, configs):
     assert not GlobalHydra().is_initialized()
 
 
-def test_a_configuration_package_of_a_plugin_brings_experiments(make_plugins, tmp_path, monkeypatch):
+def test_a_configuration_package_of_a_plugin_brings_experiments(
+    make_plugins, tmp_path, monkeypatch
+):
     package = tmp_path / "zoo_conf" / "experiment"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("")

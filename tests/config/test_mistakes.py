@@ -1,7 +1,6 @@
 """Every mistake is one error that names the right way; this table is the contract."""
 
 import pytest
-
 from bestiary.errors import EXIT_USER, UserError
 
 ALGOS = "[owner: algos (zoo-algos 2.0)]"
@@ -75,18 +74,18 @@ MISTAKES = {
     "  -> add --config-dir DIR, the folder that holds experiment/",
     # types and ranges
     "train_engine.lr=high": f"train_engine.lr='high': wanted a number {BASICS}",
-    "train_engine.lr=-1": "train_engine=fsdp: train_engine.lr=-1.0: must be above 0 " + BASICS,
+    "train_engine.lr=-1": "train_engine.lr=-1.0: must be above 0 " + BASICS,
     "algorithm.samples=1": "algorithm=grpo: samples=1: a group needs at least 2 responses " + ALGOS,
     "seed=1.5": "seed=1.5: wanted a whole number",
     "seed=true": "seed=true: wanted a whole number",
-    "seed=-1": "the configuration: seed=-1: must be at least 0",
+    "seed=-1": "seed=-1: must be at least 0",
     "seed.x=5": "seed={'x': 5}: wanted a whole number",
     "deterministic=1": "deterministic=1: wanted true or false",
     "name=true": "name=true: wanted text\n  -> to give it as text, quote it: name=\\'true\\'",
     "display=rch": "display='rch': wanted one of auto, rich, plain, none; did you mean 'rich'?",
     "eval=5": "eval=5: wanted a section with the keys every, problems, samples, greedy, at_start\n"
     "  -> set its keys one by one, as in eval.KEY=VALUE",
-    "eval.samples=-1": "eval: eval.samples=-1: must be at least 0",
+    "eval.samples=-1": "eval.samples=-1: must be at least 0",
     "train_engine.betas=[1]": "train_engine.betas=[1]: wanted a list [a number, a number] "
     f"{BASICS}\n  -> write a list with brackets: train_engine.betas=[a,b]",
     "rollout_engine.stop=[1.5]": f"rollout_engine.stop[0]=1.5: wanted text {BASICS}\n"
@@ -95,7 +94,7 @@ MISTAKES = {
     f"linear; did you mean 'linear'? {BASICS}",
     "model=hf": "model.path must be given (model=hf wants text) [owner: core (bestiary VERSION)]\n"
     "  -> add model.path=VALUE",
-    "model.path=x": "model=tiny: model.path=x: a tiny model has no path; use model=hf, or set "
+    "model.path=x": "model.path=x: a tiny model has no path; use model=hf, or set "
     "sizes by model.hidden and the like [owner: core (bestiary VERSION)]",
     "name=${oc.env:NO_SUCH_VARIABLE}": "the configuration cannot be composed: KeyError raised "
     "while resolving interpolation: \"Environment variable 'NO_SUCH_VARIABLE' not found\"; "
@@ -153,12 +152,11 @@ def test_a_dotted_choice_is_seen_also_when_nothing_else_is_chosen(run):
 
 
 def test_a_lost_default_says_so(make_plugins):
-    from pluggy import PluginManager
-
     from bestiary.config.compose import compose_run
     from bestiary.plugins.discovery import Selection
     from bestiary.plugins.manager import PluginSet
     from bestiary.plugins.registry import Registry
+    from pluggy import PluginManager
 
     full = make_plugins().registry
     registry = Registry()

@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
-
 from bestiary.batch import Ragged, RowBlock
 from bestiary.errors import DataError, Owner
 
@@ -68,6 +68,9 @@ class Arithmetic:
 
     def no_block(self):
         return 3
+
+    def unpicklable(self):
+        return threading.Lock()
 
     def child(self):
         """Start a process that outlives its parent unless somebody ends it."""

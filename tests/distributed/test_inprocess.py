@@ -1,5 +1,4 @@
 import pytest
-
 from bestiary.distributed.inprocess import InProcessGroup
 from bestiary.distributed.supervisor import set_context
 from bestiary.errors import DataError, WorkerFailure
@@ -36,7 +35,7 @@ def test_what_cannot_be_built_says_why():
     with pytest.raises(WorkerFailure, match="rank 0 DataError: no such file") as caught:
         InProcessGroup("solo", "fake_workers:Broken", 0)
     assert isinstance(caught.value.__cause__, DataError)
-    with pytest.raises(WorkerFailure, match="not of the form 'package.module:Class'"):
+    with pytest.raises(WorkerFailure, match=r"not of the form 'package\.module:Class'"):
         InProcessGroup("solo", "fake_workers", 0)
 
 

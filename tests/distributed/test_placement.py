@@ -1,5 +1,4 @@
 import pytest
-
 from bestiary.distributed.options import ColocateOptions
 from bestiary.distributed.placement import (
     Colocate,

@@ -1,5 +1,4 @@
 import pytest
-
 from bestiary.distributed.seat import apply_visible_devices, visible_devices
 
 

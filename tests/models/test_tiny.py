@@ -67,7 +67,6 @@ def test_any_text_round_trips_one_token_a_byte(text):
     if any(special in text for special in SPECIALS):
         return
     ids = BYTES.encode(text)
-    assert [i - len(SPECIALS) for i in ids] != [-1]
     assert len(ids) == len(text.encode())
     assert BYTES.decode(ids) == text
 

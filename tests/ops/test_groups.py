@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from bestiary.ops.groups import group_advantages
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -15,6 +15,7 @@ FAULTS = {fault["id"]: fault for fault in yaml.safe_load((CASES / "faults.yaml")
 ORACLES = {c["name"]: c for c in json.loads((CASES / "oracles.json").read_text())["cases"]}
 NAN = float("nan")
 close = torch.testing.assert_close
+laws = settings(max_examples=40, deadline=None)  # shared machines stall now and then
 
 BASELINES = ["mean", "leave_one_out", "none", "length_weighted"]
 SCALES = ["none", "std", "leave_one_out_std", "batch_std"]
@@ -219,6 +220,7 @@ def test_advantages_equal_the_definition(baseline, scale, ddof):
         close(got, wanted, rtol=1e-10, atol=1e-10)
 
 
+@laws
 @given(
     seed=st.integers(0, 10_000),
     option=st.sampled_from(OPTIONS),
@@ -238,6 +240,7 @@ def test_order_and_labels_change_no_bit(seed, option, order):
         assert torch.equal(renamed, got)
 
 
+@laws
 @given(
     seed=st.integers(0, 10_000),
     baseline=st.sampled_from(["mean", "leave_one_out", "length_weighted"]),
@@ -258,6 +261,7 @@ def test_shift_is_ignored_and_scaling_divides_out(seed, baseline, scale, shift, 
         close(scaled, got, rtol=1e-12, atol=1e-12)
 
 
+@laws
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from(["none", "std"]))
 def test_centred_groups_sum_to_zero(seed, scale):
     rewards, groups, _ = random_case(seed)
@@ -266,6 +270,7 @@ def test_centred_groups_sum_to_zero(seed, scale):
         assert abs(float(got[groups == label].sum())) < 1e-9
 
 
+@laws
 @given(seed=st.integers(0, 10_000), option=st.sampled_from(OPTIONS))
 def test_invalid_samples_are_as_if_absent(seed, option):
     rewards, groups, lengths = random_case(seed)

@@ -5,7 +5,7 @@ import pytest
 import torch
 import yaml
 from bestiary.ops.kl import kl_estimate, kl_loss
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -13,6 +13,7 @@ FAULTS = {fault["id"]: fault for fault in yaml.safe_load((CASES / "faults.yaml")
 ORACLES = {c["name"]: c for c in json.loads((CASES / "oracles.json").read_text())["cases"]}
 NAN = float("nan")
 close = torch.testing.assert_close
+laws = settings(max_examples=40, deadline=None)  # shared machines stall now and then
 
 
 def f64(values):
@@ -129,6 +130,7 @@ def test_masked_values_never_leak(gradient):
     assert now.grad[0, 0].item() != 0.0
 
 
+@laws
 @given(d=st.floats(-1e4, 1e4), kind=st.sampled_from(["k1", "k2", "k3", "abs"]))
 def test_estimates_stay_finite_and_nonnegative_but_k1(d, kind):
     now = torch.tensor([d], requires_grad=True)
@@ -146,6 +148,7 @@ def test_k3_of_a_dropped_token_never_pushes_the_wrong_way():
     assert now.grad[1].item() < 0.0  # descent makes the token likelier
 
 
+@laws
 @given(seed=st.integers(0, 1000))
 def test_gradients_against_finite_differences(seed):
     g = torch.Generator().manual_seed(seed)

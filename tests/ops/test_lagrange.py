@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from bestiary.ops.lagrange import combine, lagrange_step
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/oracles.json").read_text())["cases"]
 ORACLES = {case["name"]: case for case in CASES}
 close = torch.testing.assert_close
+laws = settings(max_examples=40, deadline=None)  # shared machines stall now and then
 
 
 @pytest.mark.parametrize("name", ["safe_rlhf_lambda_violated", "safe_rlhf_lambda_threshold"])
@@ -35,6 +36,7 @@ def test_step_is_capped():
     assert lagrange_step(4.9, 100.0, 0.0, 0.1, 5.0) == pytest.approx(5.0, rel=1e-15)
 
 
+@laws
 @given(
     lam=st.floats(1e-3, 5),
     cost=st.floats(-10, 10),

@@ -5,7 +5,7 @@ import torch
 import yaml
 from bestiary.ops import logits as module
 from bestiary.ops.policy import entropy_from_logits, token_logprobs
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 FAULTS = {
@@ -13,6 +13,7 @@ FAULTS = {
     for fault in yaml.safe_load((Path(__file__).parents[1] / "cases/faults.yaml").read_text())
 }
 close = torch.testing.assert_close
+laws = settings(max_examples=40, deadline=None)  # shared machines stall now and then
 
 
 def f64(values):
@@ -90,6 +91,17 @@ def test_blocks_change_neither_value_nor_gradient(shape, temperature):
         close(a.grad, b.grad, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.usefixtures("block_elements")
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (2, 5, 3), (2, 3, 2, 3), (0, 3)])
+def test_blocks_are_small_and_cover_every_row_once(shape):
+    seen = torch.zeros(shape)
+    for at in module._blocks(shape):
+        assert seen[at].numel() <= max(module._BLOCK_ELEMENTS, shape[-1])
+        seen[at] += 1
+    assert torch.equal(seen, torch.ones(shape))
+
+
+@laws
 @given(seed=st.integers(0, 1000), temperature=st.sampled_from([0.5, 1.0, 2.0]))
 def test_gradients_against_finite_differences(seed, temperature):
     logits, ids = random_case(seed)

@@ -5,7 +5,7 @@ import pytest
 import torch
 import yaml
 from bestiary.ops.masking import length_mask, masked_mean, masked_sum, masked_var, whiten
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 FAULTS = {
@@ -14,6 +14,7 @@ FAULTS = {
 }
 NAN = float("nan")
 close = torch.testing.assert_close
+laws = settings(max_examples=40, deadline=None)  # shared machines stall now and then
 
 
 def random_case(seed, rows=4, width=5):
@@ -135,6 +136,7 @@ def test_whiten_unknown_mode_is_refused():
         whiten(torch.ones(2), torch.ones(2, dtype=torch.bool), eps_mode="plus")
 
 
+@laws
 @given(seed=st.integers(0, 10_000), ddof=st.sampled_from([0, 1]))
 def test_whiten_gives_zero_mean_unit_variance(seed, ddof):
     x, mask = random_case(seed)
@@ -147,6 +149,7 @@ def test_whiten_gives_zero_mean_unit_variance(seed, ddof):
     )
 
 
+@laws
 @given(seed=st.integers(0, 10_000), shift=st.floats(-10, 10), scale=st.floats(0.1, 10))
 def test_whiten_ignores_shift_scale_and_masked_values(seed, shift, scale):
     x, mask = random_case(seed)

@@ -6,7 +6,7 @@ import torch
 import yaml
 from bestiary.ops._scan import reverse_scan
 from bestiary.ops.returns import discounted_returns, gae, terminal_rewards
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -14,6 +14,7 @@ FAULTS = {fault["id"]: fault for fault in yaml.safe_load((CASES / "faults.yaml")
 ORACLES = {c["name"]: c for c in json.loads((CASES / "oracles.json").read_text())["cases"]}
 NAN = float("nan")
 close = torch.testing.assert_close
+laws = settings(max_examples=40, deadline=None)  # shared machines stall now and then
 
 
 def row(values):
@@ -108,6 +109,7 @@ def test_terminal_rewards_need_one_score_a_row():
         terminal_rewards(torch.ones(1), torch.ones(2, 3, dtype=torch.bool))
 
 
+@laws
 @given(
     seed=st.integers(0, 10_000),
     gamma=st.sampled_from([0.0, 0.9, 1.0]),
@@ -122,6 +124,7 @@ def test_gae_equals_the_loop(seed, gamma, lam):
     close(returns, torch.where(mask, wanted + values, 0.0), rtol=1e-12, atol=1e-12)
 
 
+@laws
 @given(seed=st.integers(0, 10_000), gamma=st.sampled_from([0.0, 0.7, 1.0]))
 def test_discounted_returns_equal_the_loop(seed, gamma):
     rewards, _, mask = random_case(seed)
@@ -129,6 +132,7 @@ def test_discounted_returns_equal_the_loop(seed, gamma):
     close(discounted_returns(rewards, mask, gamma=gamma), wanted, rtol=1e-12, atol=1e-12)
 
 
+@laws
 @given(seed=st.integers(0, 10_000))
 def test_gae_lambda_one_is_monte_carlo_minus_value(seed):
     rewards, values, mask = random_case(seed)
@@ -143,6 +147,7 @@ def test_gae_lambda_zero_is_the_td_error():
     assert advantages.tolist() == [[1 + 0.125 - 0.5, 2 + 0.0625 - 0.25, 3 - 0.125]]
 
 
+@laws
 @given(seed=st.integers(0, 10_000), extra=st.integers(1, 9))
 def test_padding_changes_no_bit(seed, extra):
     rewards, values, mask = random_case(seed)
@@ -156,6 +161,7 @@ def test_padding_changes_no_bit(seed, extra):
         assert torch.equal(b[:, 9:], torch.zeros(3, extra, dtype=torch.float64))
 
 
+@laws
 @given(seed=st.integers(0, 10_000))
 def test_masked_values_never_leak(seed):
     rewards, values, mask = random_case(seed)
@@ -166,6 +172,7 @@ def test_masked_values_never_leak(seed):
     assert values.grad.isfinite().all()
 
 
+@laws
 @given(seed=st.integers(0, 10_000))
 def test_a_gap_changes_nothing(seed):
     rewards, values, _ = random_case(seed)

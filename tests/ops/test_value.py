@@ -4,13 +4,14 @@ from pathlib import Path
 import pytest
 import torch
 from bestiary.ops.value import clipped_value_loss
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/oracles.json").read_text())["cases"]
 ORACLES = {case["name"]: case for case in CASES}
 NAN = float("nan")
 close = torch.testing.assert_close
+laws = settings(max_examples=40, deadline=None)  # shared machines stall now and then
 
 
 def f64(values):
@@ -47,6 +48,7 @@ def test_masked_values_never_leak():
     assert values.grad.tolist() == [[0.25, 0.0]]
 
 
+@laws
 @given(seed=st.integers(0, 10_000))
 def test_clipped_loss_is_never_below_the_plain_one(seed):
     g = torch.Generator().manual_seed(seed)

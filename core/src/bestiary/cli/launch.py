@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bestiary.config.manifest import manifest, write_manifest
-from bestiary.config.run_dir import claim, hold, write_config
+from bestiary.config.run_dir import check_free, claim, hold, write_config
 
 if TYPE_CHECKING:
     from bestiary.config.plan import RunPlan
@@ -60,8 +60,11 @@ def launch(
     Raises:
         UserError: if the folder cannot be claimed; nothing has started then.
     """
+    from bestiary.cli.warm import with_warm_start
     from bestiary.distributed.guard import run_guarded
 
+    check_free(plan)  # before the warm start, which takes time
+    plan = with_warm_start(plan, plugins)
     taken = claim(plan)
     with hold(taken.folder):
         write_config(taken.folder, plan, taken.attempt)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bestiary.cli.launch import JOB_MODULE, STOPPED, Outcome, launch
+from bestiary.cli.warm import supervised_plan
 from bestiary.config.compose import compose_sweep
 from bestiary.config.run_dir import check_free
 from bestiary.errors import EXIT_FAILURE, BestiaryError
@@ -33,6 +34,8 @@ def sweep(arguments: argparse.Namespace, plugins: "PluginSet", *, module: str = 
     plans = with_own_folders(compose_sweep(arguments.overrides, arguments.config_dir, plugins))
     for plan in plans:
         check_free(plan)
+        if plan.model.warm_start is not None:
+            supervised_plan(plan, plan.model.warm_start, plugins)
     if arguments.cfg:
         from bestiary.cli.train import as_yaml
 

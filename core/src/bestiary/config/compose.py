@@ -22,7 +22,7 @@ from bestiary.config.source import CHOSEN, PRIMARY, visible
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.config.typed import hints_of
 from bestiary.config.validate import check_requirements, resolve_reward
-from bestiary.errors import ConfigError
+from bestiary.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from bestiary.plugins.manager import PluginSet
@@ -63,7 +63,7 @@ def compose_sweep(
     for number, job in enumerate(jobs, 1):
         try:
             plans.append(_compose(job, catalog))
-        except ConfigError as error:
+        except UserError as error:
             if len(jobs) > 1:
                 changed = " ".join(word for word in job if word not in overrides)
                 error.message = f"run {number} of {len(jobs)} ({changed}): {error.message}"

@@ -138,7 +138,7 @@ def write_json(path: Path, data: Mapping[str, Any], attempt: int = 1) -> None:
 
 
 def _create(folder: Path) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(folder.parent)
     try:
         folder.mkdir()
     except FileExistsError:
@@ -146,6 +146,16 @@ def _create(folder: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"run_dir={folder} cannot be made: {error.strerror}") from error
     return folder.resolve()
+
+
+def _make_parent(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {folder} for runs cannot be made: {error.strerror}",
+            hint="choose another place: run_dir=PATH",
+        ) from error
 
 
 def _taken(folder: Path) -> ConfigError:
@@ -156,7 +166,7 @@ def _taken(folder: Path) -> ConfigError:
 
 
 def _create_numbered(parent: Path, name: str) -> Path:
-    parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(parent)
     number = 1
     while True:
         folder = parent / (name if number == 1 else f"{name}-{number}")
@@ -164,6 +174,8 @@ def _create_numbered(parent: Path, name: str) -> Path:
             folder.mkdir()
         except FileExistsError:
             number += 1
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be made: {error.strerror}") from error
         else:
             return folder.resolve()
 

@@ -130,11 +130,16 @@ def _section(cls: type, data: Mapping[str, Any], key: str, owner: Owner | None, 
         return cls(**values)
     except BestiaryError as error:
         error.owner = error.owner or owner
-        if what and what not in error.message:
-            error.message = f"{what}: {error.message}"
+        error.message = _placed(error.message, key, what)
         raise
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise ConfigError(f"{what or key or 'the configuration'}: {error}", owner=owner) from error
+        raise ConfigError(_placed(str(error), key, what), owner=owner) from error
+
+
+def _placed(message: str, key: str, what: str) -> str:
+    """A message of an options class, with what it is about unless it says so itself."""
+    says = not what or what in message or message.startswith(f"{key}.")
+    return message if says else f"{what}: {message}"
 
 
 def _convert(

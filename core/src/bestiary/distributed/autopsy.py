@@ -56,6 +56,9 @@ def explain(
             trace=raised.trace,
             original=raised.original,
         )
+    if isinstance(raised, Exception):  # raised by Ray around the call, as for what cannot pickle
+        what, trace = type(raised).__name__, str(error)
+        return replace(seen, kind="raised", what=what, detail=str(raised), trace=trace)
     kind, what, detail, hint = _cause_of_death(home, error, log_path, exit_prefix)
     return replace(seen, kind=kind, what=what, detail=detail, hint=hint)
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import tempfile
@@ -36,6 +37,10 @@ _QUIET: Mapping[str, str] = {
 }
 _UNUSED_SERVICES = ("start_monitor", "start_log_monitor")
 """The autoscaler of a cluster that does not grow, and the reader of logs that nobody shows."""
+
+
+_own_folders: list[Path] = []
+"""Made here, and so removed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,10 @@ def start_cluster(
     with _signal_handlers_kept(), _without_noise():
         if address:
             _reachable(address, timeout_s)
-            ray.init(address=address, **common)
+            # Ray would look for a loopback address at the machine's other one.
+            local = address.startswith("127.0.0.1:")
+            with _on_loopback() if local else contextlib.nullcontext():
+                ray.init(address=address, **common)
         else:
             _init_local(num_cpus, num_gpus, temp_dir, object_store_bytes, timeout_s, common)
     context = ray.get_runtime_context()
@@ -122,7 +130,10 @@ def _init_local(
 ) -> None:
     import ray
 
-    folder = Path(temp_dir or os.environ.get(TEMP_VARIABLE, "") or tempfile.mkdtemp(prefix="bst-"))
+    given = temp_dir or os.environ.get(TEMP_VARIABLE, "")
+    folder = Path(given or tempfile.mkdtemp(prefix="bst-"))
+    if not given:
+        _own_folders.append(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # Ray turns its authentication on for local clusters; with a secret of its own the cluster
     # neither reads nor writes one in the home folder.
@@ -147,6 +158,8 @@ def stop_cluster() -> None:
 
     if ray.is_initialized():
         ray.shutdown()
+    while _own_folders:
+        shutil.rmtree(_own_folders.pop(), ignore_errors=True)
 
 
 def require_cluster() -> None:
@@ -180,15 +193,14 @@ def machines() -> list[Machine]:
 
 
 def leftovers() -> list[str]:
-    """Live actors and placement groups of this driver: empty after all groups were closed."""
+    """Live actors and placement groups of the cluster: empty after all groups were closed."""
     import ray
     from ray._private.state import state
 
-    job = ray.get_runtime_context().get_job_id()
     left = [
         f"actor {key} {actor['State']}"
         for key, actor in state.actor_table(None, None, None).items()
-        if actor["JobID"] == job and actor["State"] != "DEAD"
+        if actor["State"] != "DEAD"
     ]
     left += [
         f"placement group {key} {group['state']}"

@@ -129,13 +129,16 @@ def run_guarded(
         grace_s: seconds between a signal and the kill.
 
     Returns:
-        The job's exit status; 128 + n when signal n ended it.
+        The job's exit status; 128 + n when signal n ended it, or ended the launcher's patience:
+        whatever status a job gives itself after a signal was passed on, it was stopped.
     """
     with (
         GuardedProcess(argv, env, token=token, cwd=cwd) as guarded,
-        _Forwarding(guarded.process, grace_s),
+        _Forwarding(guarded.process, grace_s) as forwarding,
     ):
         status = guarded.process.wait()
+    if status != 0 and forwarding.first:
+        return 128 + forwarding.first
     return 128 - status if status < 0 else status
 
 
@@ -150,14 +153,15 @@ class _Forwarding:
     def __init__(self, process: subprocess.Popen[bytes], grace_s: float) -> None:
         self.process = process
         self.grace_s = grace_s
-        self.received = 0
+        self.first = 0
         self._before: dict[int, object] = {}
         self._timer: threading.Timer | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "_Forwarding":
         if threading.current_thread() is threading.main_thread():
             for number in FORWARDED:
                 self._before[number] = signal.signal(number, self._forward)
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
@@ -166,10 +170,10 @@ class _Forwarding:
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        self.received += 1
-        if self.received > 1:
+        if self.first:
             self.process.kill()
             return
+        self.first = number
         self.process.send_signal(number)
         self._timer = threading.Timer(self.grace_s, self.process.kill)
         self._timer.daemon = True

@@ -3,11 +3,14 @@
 Also the program of the guard process. The standard library and psutil only, and no other module
 of the project: it must work when everything else is broken.
 
-    python reaper.py VARIABLE TOKEN TEMP_DIR GRACE_S   # acts when its standard input ends
+    python reaper.py VARIABLE TOKEN TEMP_DIR GRACE_S
+
+It acts when its standard input ends or its parent dies.
 """
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import sys
@@ -20,6 +23,7 @@ import psutil
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place of shared memory, not a temporary file
 _POLL_S = 0.05
 _KILL_S = 5.0
+_WATCH_S = 1.0
 
 
 def marked(variable: str, token: str, *, temp: Path | None = None) -> list[psutil.Process]:
@@ -129,11 +133,14 @@ def clean_up(variable: str, token: str, temp: Path | None, grace_s: float = 2.0)
 
 
 def main(variable: str, token: str, temp: str, grace_s: str) -> None:
-    """Wait until standard input ends, then clean up."""
+    """Wait until standard input ends or the launcher is gone, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    while os.read(0, 4096):
-        pass
+    launcher = os.getppid()
+    # A fork of the launcher may hold the pipe open after it, so its death is looked for as well.
+    while os.getppid() == launcher:
+        if select.select([0], [], [], _WATCH_S)[0] and not os.read(0, 4096):
+            break
     clean_up(variable, token, Path(temp) if temp else None, float(grace_s))
 
 

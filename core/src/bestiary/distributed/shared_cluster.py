@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from select import select
 
@@ -64,10 +64,19 @@ def shared_cluster(
             )
         said = json.loads(line)
         env = {ADDRESS_VARIABLE: said["address"], CLUSTER_VARIABLE: token, **said["env"]}
-        yield SharedCluster(said["address"], env, token)
-        if guarded.process.stdin is not None:
-            guarded.process.stdin.close()
-        guarded.process.wait(timeout=30)
+        try:
+            yield SharedCluster(said["address"], env, token)
+        finally:
+            _let_end(guarded.process)
+
+
+def _let_end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the holder of the cluster to stop it; the guard does so where it does not."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=15)
 
 
 def main(settings: str) -> None:

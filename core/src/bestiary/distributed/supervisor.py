@@ -100,10 +100,17 @@ class Supervisor:
         with self._lock:
             self._pending.append(pending)
 
-    def forget(self, group: Watched) -> None:
-        """Stop watching the calls of a group that is being closed."""
+    def forget(self, group: Watched) -> bool:
+        """Stop watching the calls of a group; returns whether it still had unanswered ones."""
+        import ray
+
         with self._lock:
+            refs = [p.refs[rank] for p in self._pending if p.group is group for rank in p.waiting]
             self._pending = [p for p in self._pending if p.group is not group]
+        if not refs or not ray.is_initialized():
+            return False
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        return len(ready) < len(refs)
 
     def sweep(self) -> None:
         """Take the answers that are there, without waiting; raises a failure that is there."""
@@ -125,11 +132,19 @@ class Supervisor:
         while any(rank not in pending.answers for rank in ranks):
             if pending.group.failure is not None:
                 raise pending.group.failure
+            self._still_watched(pending)
             failures: list[Found] = []
             self._look(POLL_S, failures)
             failures += self._late()
             if failures:
                 raise self._fail(failures)
+
+    def _still_watched(self, pending: Pending) -> None:
+        with self._lock:
+            if pending.waiting and pending not in self._pending:
+                raise WorkerFailure(
+                    f"group {pending.group.name!r} was closed before {pending.method!r} was answered"
+                )
 
     # ------------------------------------------------------------------ looking
 

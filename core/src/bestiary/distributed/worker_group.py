@@ -167,8 +167,9 @@ class WorkerGroup:
             if self._closed:
                 return
             self._closed = True
-            supervisor.forget(self)
-            graceful = self._ready and self.failure is None
+            # A rank that is at work could not answer: somebody gave up on it, as after Ctrl-C.
+            busy = supervisor.forget(self)
+            graceful = self._ready and self.failure is None and not busy
             try:
                 end_ranks(self._actors, self._homes, self._token, _CLOSE_S if graceful else 0.0)
             finally:

@@ -69,8 +69,9 @@ class Checksum:
             whole = len(words) // _WORDS * _WORDS
             # One row at a time stays in the cache of a CPU; a device wants long launches.
             rows = 1 if words.device.type == "cpu" else _BLOCK_ROWS_DEVICE
-            for block in words[:whole].view(-1, _WORDS).split(rows):
-                sums.append((block * weights).sum(1))
+            table = words[:whole].view(-1, _WORDS)
+            for i in range(0, len(table), rows):
+                sums.append((table[i : i + rows] * weights).sum(1))
             if whole < len(words):
                 rest = words[whole:]
                 sums.append((rest * weights[: len(rest)]).sum(0, keepdim=True))

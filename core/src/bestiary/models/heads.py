@@ -1,7 +1,5 @@
 """Heads that transformers does not bring."""
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +25,5 @@ class ValueHead(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., H] → [...], at least float32."""
         dtype = torch.promote_types(hidden.dtype, torch.float32)
-        weight, bias = self.linear.weight.to(dtype), self.linear.bias.to(dtype)
-        out = nn.functional.linear(hidden.to(dtype), weight, bias)
-        return cast("Tensor", out.squeeze(-1))
+        weight, bias = self.linear.weight[0].to(dtype), self.linear.bias.to(dtype)
+        return hidden.to(dtype) @ weight + bias

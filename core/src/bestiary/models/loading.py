@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bestiary.errors import ModelError
+from bestiary.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     import torch
@@ -35,20 +36,22 @@ def load_causal_lm(
             hint="give a folder as save_pretrained writes it, or a model of bestiary's cache",
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(path),
-            dtype=dtype or torch.float32,
-            attn_implementation=attention,
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
+        with quiet_transformers():
+            model = AutoModelForCausalLM.from_pretrained(
+                str(path),
+                dtype=dtype or torch.float32,
+                attn_implementation=attention,
+                trust_remote_code=False,
+                use_safetensors=True,
+            )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(
             f"model {str(path)!r} cannot be loaded: {type(error).__name__}: {error}",
             hint="it must be a causal language model with safetensors weights that transformers "
             "knows without code from the checkpoint",
         ) from error
-    return cast("PreTrainedModel", model.eval())
+    model.train(False)
+    return cast("PreTrainedModel", model)
 
 
 def decoder_layers(model: "PreTrainedModel") -> "list[nn.Module]":

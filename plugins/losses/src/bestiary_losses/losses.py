@@ -43,6 +43,7 @@ class Clip(Configured):
             logprobs_BT,
             old_BT,
             x.per_token("advantages").to(logprobs_BT.dtype),
+            x.mask,
             clip_low=o.clip_low,
             clip_high=o.clip_high,
             dual_clip=o.dual_clip,
@@ -54,7 +55,7 @@ class Clip(Configured):
             largest = float(ratio_BT.masked_fill(~x.mask, 0).max()) if x.mask.any() else 0.0
         return loss_BT, {
             "clip/fraction": masked_mean_stat(outside_BT, x.mask),
-            "kl/old": masked_mean_stat(kl_estimate(old_BT, logprobs_BT, kind="k1"), x.mask),
+            "kl/old": masked_mean_stat(kl_estimate(old_BT, logprobs_BT, x.mask, kind="k1"), x.mask),
             "ratio/max": Stat(largest, 1.0, "max"),
         }
 
@@ -69,10 +70,10 @@ class KL(Configured):
         logprobs_BT = output(now.logprobs, "logprobs")
         ref_BT = x["ref_logprobs"]
         loss_BT = kl_loss(
-            logprobs_BT, ref_BT, kind=self.options.kind, gradient=self.options.gradient
+            logprobs_BT, ref_BT, x.mask, kind=self.options.kind, gradient=self.options.gradient
         )
         with torch.no_grad():
-            k3_BT = kl_estimate(logprobs_BT, ref_BT, kind="k3")
+            k3_BT = kl_estimate(logprobs_BT, ref_BT, x.mask, kind="k3")
         return loss_BT, {"kl/reference": masked_mean_stat(k3_BT, x.mask)}
 
 
@@ -103,7 +104,11 @@ class Value(Configured):
         values_BT = output(now.values, "values")
         returns_BT = x["returns"].to(values_BT.dtype)
         loss_BT = clipped_value_loss(
-            values_BT, x["values"].to(values_BT.dtype), returns_BT, clip=self.options.clip
+            values_BT,
+            x["values"].to(values_BT.dtype),
+            returns_BT,
+            x.mask,
+            clip=self.options.clip,
         )
         error_BT = (values_BT - returns_BT).abs()
         return loss_BT, {"value/error": masked_mean_stat(error_BT, x.mask)}

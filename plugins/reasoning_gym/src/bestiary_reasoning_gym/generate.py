@@ -1,6 +1,7 @@
 """Different problems from the generators, in two splits without a common question."""
 
 import inspect
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -10,8 +11,8 @@ from typing import Any
 
 from bestiary.errors import DataError
 
-ROUNDS = 20
-"""Generator runs for one split before it is taken to have no more different questions."""
+PATIENCE = 1000
+"""Entries in a row without a new question after which a generator is taken to have no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,20 @@ def different(
 ) -> list[Entry]:
     """Up to ``count`` entries with different questions whose key is not in ``avoid``."""
     found: dict[str, Entry] = {}
+    idle = 0
     for entry in _stream(name, config, count, seed):
-        if question_key(entry) not in avoid:
-            found.setdefault(entry.question, entry)
-        if len(found) == count:
+        new = entry.question not in found and question_key(entry) not in avoid
+        idle = 0 if new else idle + 1
+        if new:
+            found[entry.question] = entry
+        if len(found) == count or idle == PATIENCE:
             break
     return list(found.values())
 
 
 def _stream(name: str, config: Mapping[str, Any], count: int, seed: int) -> Iterator[Entry]:
-    for round_ in range(ROUNDS):
+    """Entries without end, under seeds that never repeat."""
+    for round_ in itertools.count():
         # The generators derive the seed of entry i as seed + i: rounds must be far apart.
         start = seed + round_ * (count + 1)
         dataset = make_dataset(name, config, size=count, seed=start)

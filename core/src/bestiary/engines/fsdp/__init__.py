@@ -1,4 +1,4 @@
 """The training engine: packed micro-batches, summed gradients, AdamW on float32 masters.
 
-``options`` and ``microbatch`` are light (no torch); ``engine`` holds :class:`FSDPEngine`.
+``options`` is light (no torch); ``engine`` holds :class:`FSDPEngine`.
 """

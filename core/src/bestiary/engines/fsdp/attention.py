@@ -68,7 +68,9 @@ def packed_attention(
     return attend(q_NHD, k_NKD, v_NKD, packing, scale)[None], None
 
 
-def attend(q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, plan: AttentionPlan, scale: float) -> Tensor:
+def attend(
+    q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor, plan: AttentionPlan, scale: float
+) -> Tensor:
     """Packed attention.
 
     Args:
@@ -154,7 +156,7 @@ def _rows(x_NHD: Tensor, stack: Stack) -> Tensor:
     part = x_NHD[stack.start : stack.start + stack.size]
     shape = (stack.count, stack.width, *part.shape[1:])
     if stack.slot is None:
-        return part.unflatten(0, (stack.count, stack.width)) if stack.size else part.view(shape)
+        return part.view(shape)
     padded = x_NHD.new_zeros((stack.count * stack.width, *part.shape[1:]))
     return padded.index_copy_(0, stack.slot, part).view(shape)
 
@@ -163,8 +165,7 @@ def _put(x_NHD: Tensor, stack: Stack, rows: Tensor) -> None:
     """Write [B, L, H, D] back, without the padding."""
     part = x_NHD[stack.start : stack.start + stack.size]
     if stack.slot is None:
-        if stack.size:
-            part.unflatten(0, (stack.count, stack.width)).copy_(rows)
+        part.view(stack.count, stack.width, *part.shape[1:]).copy_(rows)
     else:
         torch.index_select(rows.flatten(0, 1), 0, stack.slot, out=part)
 
@@ -180,7 +181,8 @@ def _join(prompts: Tensor, own: Tensor, block: Block, *, heads_first: bool) -> T
         joined[:, :width] = prompts[:, :width].index_select(0, block.prompt)
     else:
         first, count, each = block.span
-        joined.unflatten(0, (count, each))[:, :, :width] = prompts[first : first + count, None, :width]
+        grouped = joined.view(count, each, *joined.shape[1:])
+        grouped[:, :, :width] = prompts[first : first + count, None, :width]
     joined[:, width:] = own
     return joined
 
@@ -197,7 +199,9 @@ def _split(grad: Tensor, prompts: Tensor, block: Block) -> Tensor:
             )
     else:
         first, count, each = block.span
-        prompts[first : first + count, : block.width] += part.unflatten(0, (count, each)).sum(1)
+        prompts[first : first + count, : block.width] += part.view(
+            count, each, *part.shape[1:]
+        ).sum(1)
     return grad[:, block.width :]
 
 
@@ -217,16 +221,18 @@ class _Fused(NamedTuple):
         cls, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, grad: bool
     ) -> "tuple[_Fused, Tensor]":
         """[B, L, H, D] each; causal where there is no mask."""
-        leaves = [x.transpose(1, 2).detach().requires_grad_(grad) for x in (q, k, v)]
+        q, k, v = (x.transpose(1, 2).detach().requires_grad_(grad) for x in (q, k, v))
         with torch.set_grad_enabled(grad):
             out = F.scaled_dot_product_attention(
-                *leaves,
+                q,
+                k,
+                v,
                 attn_mask=mask,
                 is_causal=mask is None,
                 scale=scale,
-                enable_gqa=q.shape[2] != k.shape[2],
+                enable_gqa=q.shape[1] != k.shape[1],
             )
-        return cls(*leaves, out), out.detach().transpose(1, 2)
+        return cls(q, k, v, out), out.detach().transpose(1, 2)
 
     def backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients in the layout of the inputs."""

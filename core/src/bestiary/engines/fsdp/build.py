@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import load_file
@@ -10,6 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from bestiary.engines.engine_api import ModelSpec
+from bestiary.engines.fsdp import linear
 from bestiary.engines.fsdp.attention import IMPLEMENTATION, register
 from bestiary.engines.fsdp.forward import Net
 from bestiary.engines.fsdp.options import FSDPOptions
@@ -20,25 +22,25 @@ from bestiary.models.loading import decoder_layers, load_causal_lm
 _log = logging.getLogger(__name__)
 
 
-def build_net(
-    options: FSDPOptions, spec: ModelSpec, device: torch.device
-) -> tuple[Net, bool]:
+def build_net(options: FSDPOptions, spec: ModelSpec, device: torch.device) -> tuple[Net, bool]:
     """The module with float32 weights on its device, and whether it runs packed."""
     register()
     lm = load_causal_lm(spec.path, attention="sdpa")
     head = None
     if spec.head == "value":
-        hidden = lm.get_input_embeddings().weight.shape[1]
-        head = ValueHead(int(hidden))
+        embedding = cast("nn.Embedding", lm.get_input_embeddings())
+        head = ValueHead(embedding.weight.shape[1])
         stored = Path(spec.path) / VALUE_HEAD_FILE
         if stored.is_file():
             head.load_state_dict(load_file(str(stored)))
         # An untied output layer would be trained by nothing.
-        lm.set_output_embeddings(nn.Identity())
+        lm.set_output_embeddings(nn.Identity())  # type: ignore[no-untyped-call] # transformers
     net = Net(lm, head, options.logits_chunk).to(device).eval()
     packed = options.packing == "packed" and _packs(net)
     if spec.trainable:
         check_all_used(net)
+    if options.fast_linear and device.type == "cpu" and spec.dtype == "fp32" and linear.available():
+        linear.speed_up(net)
     if options.activation_checkpointing and spec.trainable:
         for layer in decoder_layers(lm):
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

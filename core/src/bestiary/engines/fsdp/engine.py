@@ -3,10 +3,8 @@
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
 
 import numpy as np
 import torch
@@ -64,6 +62,11 @@ class FSDPEngine:
         self.device = torch.device(ranks.device)
         dtype = torch.bfloat16 if spec.dtype == "bf16" else torch.float32
         self.net, self.packed = build_net(options, spec, self.device)
+        self.parameter_count = sum(p.numel() for p in self.net.parameters())
+        """Parameters of the whole model, tied ones once."""
+        positions = getattr(self.net.lm.config, "max_position_embeddings", None)
+        self.max_length: int | None = positions
+        """Tokens of the longest row; None if the model sets no limit."""
         self.layout: Layout
         self.sharded = options.shard == "full" and ranks.world > 1
         if self.sharded:
@@ -78,11 +81,10 @@ class FSDPEngine:
                 device_type=self.device.type,
             )
         else:
-            self.layout = Replicated(
-                self.net, dtype, trainable=spec.trainable, world=ranks.world
-            )
+            self.layout = Replicated(self.net, dtype, trainable=spec.trainable, world=ranks.world)
         self.optimizer = AdamW(self.layout.weights, options) if spec.trainable else None
         self.version = 0
+        """Optimizer steps since the base weights; skipped ones do not count."""
         self.skipped = 0
         self.skipped_in_row = 0
 
@@ -151,9 +153,7 @@ class FSDPEngine:
         times["optimizer"] = perf_counter() - start
         return self._stats(totals, times, tokens, norm, lr, fine)
 
-    def _accumulate(
-        self, part: UpdatePart, totals: TermTotals, times: dict[str, float]
-    ) -> int:
+    def _accumulate(self, part: UpdatePart, totals: TermTotals, times: dict[str, float]) -> int:
         """Run the micro-batches of one part; returns the tokens of its real rows."""
         losses = [self.resolve_loss(term.loss) for term in part.terms]
         outputs = outputs_of(losses)
@@ -248,10 +248,11 @@ class FSDPEngine:
         check_rows(rows)
         lengths = rows.tokens["prompt_ids"].lengths + rows.tokens["response_ids"].lengths
         longest = int(lengths.max(initial=0))
-        most = getattr(self.net.lm.config, "max_position_embeddings", None)
-        if most is not None and longest > most:
+        if self.max_length is not None and longest > self.max_length:
             raise DataError(
-                f"a row of {longest} tokens is longer than the {most} positions of {self.spec.path}"
+                f"a row of {longest} tokens is longer than the {self.max_length} positions of "
+                f"{self.spec.path}",
+                hint="lower max_tokens or filter long prompts",
             )
 
     # ------------------------------------------------------------------ weights and state

@@ -122,7 +122,7 @@ class Net(nn.Module):
     def _head(
         self, hidden: Tensor, targets: Tensor, outputs: Collection[str], temperature: float
     ) -> dict[str, Tensor]:
-        head = cast("nn.Linear", self.lm.get_output_embeddings())
+        head = cast("nn.Linear", self.lm.get_output_embeddings())  # type: ignore[no-untyped-call] # transformers does not type it
         chunk = max(1, self.logits_chunk // head.out_features)
         if len(hidden) <= chunk:
             return _read(head(hidden), targets, outputs, temperature)
@@ -132,7 +132,7 @@ class Net(nn.Module):
 
         parts = [
             cast("dict[str, Tensor]", checkpoint(part, h, ids, use_reentrant=False))
-            for h, ids in zip(hidden.split(chunk), targets.split(chunk), strict=True)
+            for h, ids in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True)
         ]
         return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 

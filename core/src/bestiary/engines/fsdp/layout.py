@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from bestiary.engines.fsdp.linear import add_in_place
+
 _ALIGN = 64
 """Parameters start at multiples of this many elements of a flat buffer (cache lines, vectors)."""
 
@@ -82,7 +84,7 @@ class Replicated:
     Args:
         module: its parameters are moved into the buffer.
         dtype: what the module computes in; below float32 it gets a copy that is cast once a step.
-        trainable: False makes no gradients.
+        trainable: False makes no gradients and keeps the weights in ``dtype`` only.
         world: ranks that share the gradients.
     """
 
@@ -102,7 +104,9 @@ class Replicated:
         self.master = torch.zeros(size, dtype=torch.float32, device=device)
         for name, p in params.items():
             self._view(self.master, name).copy_(p.detach())
-        same = dtype == torch.float32
+        if not trainable:
+            self.master = self.master.to(dtype)
+        same = dtype == self.master.dtype
         self.live = self.master if same else self.master.to(dtype)
         self.weights = [self.master]
         self.grads: list[Tensor] = []
@@ -115,6 +119,7 @@ class Replicated:
             if same:
                 for name, p in params.items():
                     p.grad = self._view(self.grads[0], name)
+                add_in_place(module)
 
     def _view(self, flat: Tensor, name: str) -> Tensor:
         start, shape = self.spans[name]
@@ -140,7 +145,7 @@ class Replicated:
 
     def squared_norm(self) -> Tensor:
         """[] float64, the same on every rank."""
-        norm = torch.linalg.vector_norm(self.grads[0], dtype=torch.float64)
+        norm: Tensor = torch.linalg.vector_norm(self.grads[0], dtype=torch.float64)
         return norm.square()
 
     def publish(self) -> None:
@@ -165,9 +170,7 @@ def _numel(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
 
 
-def buckets(
-    tensors: Iterator[tuple[str, Tensor]], limit: int
-) -> Iterator[Mapping[str, Tensor]]:
+def buckets(tensors: Iterator[tuple[str, Tensor]], limit: int) -> Iterator[Mapping[str, Tensor]]:
     """Collect tensors up to ``limit`` bytes; a larger one is alone."""
     bucket: dict[str, Tensor] = {}
     size = 0

@@ -24,15 +24,18 @@ Resolve = Callable[[ComponentRef], Any]
 
 
 def plugin_resolver() -> Resolve:
-    """Resolve losses through the plugin manager of this process, each once."""
+    """Resolve losses through the plugins of this process, loaded once, each loss built once."""
     made: dict[tuple[str, str], Any] = {}
+    registries: list[Any] = []
 
     def resolve(ref: ComponentRef) -> Any:  # noqa: ANN401 - a loss
         from bestiary.plugins.manager import load_plugins
 
         key = (ref.name, repr(sorted(ref.options.items())))
         if key not in made:
-            component = load_plugins().registry.get("loss", ref.name)
+            if not registries:
+                registries.append(load_plugins().registry)
+            component = registries[0].get("loss", ref.name)
             made[key] = component.build(component.options_class()(**ref.options))
         return made[key]
 
@@ -113,7 +116,7 @@ def term_gradients(
         if per_token.shape != mask.shape:
             raise EngineError(
                 f"{term.loss} returned a loss of shape {tuple(per_token.shape)}; "
-                f"{tuple(mask.shape)} (rows × response tokens) is wanted",
+                f"{tuple(mask.shape)} (rows, response tokens) is wanted",
                 hint="a loss returns one value a token, without reducing",
             )
         totals.add_stats(stats)

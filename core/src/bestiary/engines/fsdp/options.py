@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Schedule = Literal["constant", "linear", "cosine"]
+_ONE_OF = "must be one of constant, linear, cosine"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +32,7 @@ class FSDPOptions:
     """``full`` shards weights, gradients and optimizer over the ranks (FSDP2, for each decoder
     layer and the rest); ``none`` replicates them and adds gradients in one all-reduce, which is
     faster for small models. Numbers agree. On one rank both are the same."""
-    tokens_per_micro: int = 4096
+    tokens_per_micro: int = 2048
     """Token budget of a micro-batch; a row above it gets a micro-batch of its own."""
     activation_checkpointing: bool = False
     """Recompute each decoder layer in the backward pass instead of keeping its activations."""
@@ -39,9 +40,9 @@ class FSDPOptions:
     """``packed`` runs linear layers on real tokens only and stores each prompt once for all its
     responses; ``padded`` is the plain right-padded forward pass, the reference. Architectures
     that packing does not cover use ``padded`` by themselves, with a note in the log."""
-    fused: bool = True
-    """Use in-place kernels for the norms, rotary embeddings and gated MLPs of known
-    architectures in float32; numbers agree to rounding."""
+    fast_linear: bool = True
+    """On CPU in float32, use oneDNN for linear layers and add weight gradients in place; numbers
+    agree to rounding."""
     logits_chunk: int = 1 << 24
     """Elements of logits held at once; above it they are recomputed in the backward pass."""
     max_skipped: int = 3
@@ -84,6 +85,3 @@ class FSDPOptions:
         if self.lr_schedule == "linear":
             return self.lr * (1.0 - done)
         return self.lr * 0.5 * (1.0 + math.cos(math.pi * done))
-
-
-_ONE_OF = "must be one of constant, linear, cosine"

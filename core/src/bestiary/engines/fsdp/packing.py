@@ -141,17 +141,22 @@ def pack(
     p_lens = unique.lengths
     lens = responses.lengths
     fed = np.maximum(lens - 1, 0)
-    blocks = [_by_prompt(block, of_row, p_lens) for block in _similar(fed, similar)]
-    blocks = [part for parts in blocks for part in parts]
+    blocks = [
+        part for block in _similar(fed, similar) for part in _by_prompt(block, of_row, p_lens)
+    ]
     order = np.concatenate([*blocks, np.flatnonzero(fed == 0)]).astype(np.int64)
     start = int(p_lens.sum())
     ends = np.cumsum(p_lens)
     inputs = _drop_last(responses.take(order))
-    position = np.concatenate([_ramp(p_lens), _ramp(fed[order]) + np.repeat(p_lens[of_row[order]], fed[order])])
+    position = np.concatenate(
+        [_ramp(p_lens), _ramp(fed[order]) + np.repeat(p_lens[of_row[order]], fed[order])]
+    )
     live = order[lens[order] > 0]
     width = int(lens.max(initial=0))
     rest_place = np.repeat(order * width + 1, fed[order]) + _ramp(fed[order])
-    rest_target = responses.values[np.repeat(responses.offsets[order] + 1, fed[order]) + _ramp(fed[order])]
+    rest_target = responses.values[
+        np.repeat(responses.offsets[order] + 1, fed[order]) + _ramp(fed[order])
+    ]
     first_target = responses.values[responses.offsets[live]]
 
     def put(x: Index) -> Tensor:

@@ -105,9 +105,9 @@ class Sharded:
     def whole(self) -> Iterator[tuple[str, Tensor]]:
         """Gather one parameter after another; every rank must run through all of them."""
         for name, p in self._params.items():
-            yield name, p.detach().full_tensor()
+            yield name, p.full_tensor().detach()
 
 
 def _start(rows: int, world: int, rank: int) -> int:
-    """First row of a rank's shard: ``torch.chunk`` gives ⌈rows / world⌉ to each until none is left."""
+    """First row of a rank's shard; ``torch.chunk`` gives ⌈rows / world⌉ to each rank in turn."""
     return min(rank * -(-rows // world), rows)

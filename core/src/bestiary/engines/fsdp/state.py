@@ -6,13 +6,12 @@ of parameters and moments and ``rank_R.json``, which says which rows of which pa
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -144,9 +143,9 @@ def _fill(
             low = max(piece.start, first)
             high = min(piece.start + rows, first + stored.get_shape()[0])
             if low < high:
-                tensor[low - piece.start : high - piece.start] = stored[low - first : high - first].to(
-                    tensor.device
-                )
+                tensor[low - piece.start : high - piece.start] = stored[
+                    low - first : high - first
+                ].to(tensor.device)
         missing -= max(0, high - low)
     if missing:
         raise CheckpointError(

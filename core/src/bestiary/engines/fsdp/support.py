@@ -96,5 +96,5 @@ def check_all_used(net: Net) -> None:
         more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
         raise ModelError(
             f"no output of {type(net.lm).__name__} depends on {', '.join(unused[:3])}{more}",
-            hint="a parameter that never gets a gradient is a wiring fault; remove it from the model",
+            hint="it would never be trained; remove it from the model",
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bestiary.engines.local.network import Attend, Weights
 
 
-def supports(architecture: str, config: Any) -> bool:
+def supports(architecture: str, config: Any) -> bool:  # noqa: ANN401 - transformers
     """Whether everything that the config asks for is in this implementation."""
     return (
         architecture == "GPT2LMHeadModel"
@@ -45,12 +45,24 @@ class _Layer:
     down: Linear
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Fused weights."""
+
+    embedding: "Tensor"
+    positions: "Tensor"
+    blocks: list[_Layer]
+    norm: _Norm
+    head: Linear
+
+
 class GPT2Network:
     """The checkpoint stores projections as [in, out]; they are transposed when loaded."""
 
-    def __init__(self, config: Any, device: "torch.device") -> None:
+    def __init__(self, config: Any, device: "torch.device") -> None:  # noqa: ANN401 - transformers
         from transformers.activations import ACT2FN
 
+        self.loaded: _Loaded | None = None
         self.layers: int = config.n_layer
         self.heads: int = config.n_head
         self.kv_heads: int = config.n_head
@@ -63,38 +75,52 @@ class GPT2Network:
 
     def load(self, weights: "Weights") -> None:
         """Transpose the projections."""
-        self.embedding = weights["transformer.wte.weight"]
-        self.positions = weights["transformer.wpe.weight"]
-        self.norm = _norm(weights, "transformer.ln_f")
-        self.head = make_linear(self.embedding if self.tied else weights["lm_head.weight"])
-        self.blocks = []
+        embedding = weights["transformer.wte.weight"]
+        blocks = []
         for i in range(self.layers):
             at = f"transformer.h.{i}."
-            self.blocks.append(
+            blocks.append(
                 _Layer(
                     norm_1=_norm(weights, at + "ln_1"),
-                    qkv=_conv(weights, at + "attn.c_attn"),
+                    qkv=self._fused(weights, at + "attn.c_attn"),
                     out=_conv(weights, at + "attn.c_proj"),
                     norm_2=_norm(weights, at + "ln_2"),
                     up=_conv(weights, at + "mlp.c_fc"),
                     down=_conv(weights, at + "mlp.c_proj"),
                 )
             )
+        self.loaded = _Loaded(
+            embedding=embedding,
+            positions=weights["transformer.wpe.weight"],
+            blocks=blocks,
+            norm=_norm(weights, "transformer.ln_f"),
+            head=make_linear(embedding if self.tied else weights["lm_head.weight"]),
+        )
+
+    def _fused(self, weights: "Weights", name: str) -> Linear:
+        """The projection with its outputs ordered head by head: query, key, value."""
+        weight, bias = weights[name + ".weight"].t(), weights[name + ".bias"]
+        parts = (3, self.heads, self.head_dim)
+        weight = weight.reshape(*parts, -1).transpose(0, 1).flatten(0, 2)
+        return make_linear(weight, bias.view(parts).transpose(0, 1).flatten())
 
     def hidden(self, tokens: "Tensor", positions: "Tensor", attend: "Attend") -> "Tensor":
         """[t, H] before the final norm; ``tokens`` and ``positions`` are [t]."""
-        x = F.embedding(tokens, self.embedding) + F.embedding(positions, self.positions)
-        for i, layer in enumerate(self.blocks):
-            qkv = layer.qkv(self._normed(x, layer.norm_1)).unflatten(-1, (-1, self.head_dim))
-            mixed = attend(i, qkv[:, : self.heads], qkv[:, self.heads :])
-            x = layer.out(mixed).add_(x)
+        assert self.loaded is not None  # noqa: S101 - own invariant
+        loaded = self.loaded
+        x = F.embedding(tokens, loaded.embedding) + F.embedding(positions, loaded.positions)
+        shape = (-1, self.heads, 3, self.head_dim)
+        for i, layer in enumerate(loaded.blocks):
+            qkv = layer.qkv(self._normed(x, layer.norm_1)).view(shape)
+            x = layer.out(attend(i, qkv)).add_(x)
             inner = self.activation(layer.up(self._normed(x, layer.norm_2)))
             x = layer.down(inner).add_(x)
         return x
 
     def logits(self, hidden: "Tensor") -> "Tensor":
         """[t, V] float32."""
-        return self.head(self._normed(hidden, self.norm)).float()
+        assert self.loaded is not None  # noqa: S101 - own invariant
+        return self.loaded.head(self._normed(hidden, self.loaded.norm)).float()
 
     def _normed(self, x: "Tensor", norm: _Norm) -> "Tensor":
         return F.layer_norm(x, self.size, norm.weight, norm.bias, self.eps)

@@ -32,7 +32,7 @@ _TRIM = 16
 class _Rows:
     """Cache of some rows: keys and values of each layer [n, H, C, D], live columns [n, C]."""
 
-    layers: list[tuple["Tensor", "Tensor"]]
+    layers: list[tuple[Any, Any]]
     live: "Tensor"
 
     def take(self, index: "Tensor") -> "_Rows":
@@ -77,23 +77,32 @@ class HFDecoder:
     fixed_rows = 1
     """Its columns depend on all running rows, so determinism means one row at a time."""
 
-    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:
-        from transformers import AutoModelForCausalLM
-
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device) -> None:  # noqa: ANN401 - transformers
         self.device, self.config, self.dtype = device, config, dtype
-        self.model = AutoModelForCausalLM.from_config(config, dtype=dtype).to(device).eval()
-        known = inspect.signature(self.model.forward).parameters
-        self._positions = "position_ids" in known
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+        self.model: Any = None
+        self._positions = False
+        self._last_only: dict[str, int] = {}
         self._rows: _Rows | None = None
         self._lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def load(self, weights: "Weights") -> None:
         """Copy the weights into the model; tied ones share memory."""
+        if self.model is None:
+            self._build()
         parameters = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, tensor in weights.items():
                 parameters[name].copy_(tensor)
+
+    def _build(self) -> None:
+        from transformers import AutoModelForCausalLM
+
+        with torch.random.fork_rng(devices=[]):  # throw-away values must not move the run's seeds
+            build: Any = AutoModelForCausalLM.from_config
+            self.model = build(self.config, dtype=self.dtype).to(self.device).eval()
+        known = inspect.signature(self.model.forward).parameters
+        self._positions = "position_ids" in known
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
 
     def reserve(self, rows: int, length: int, *, fixed: bool) -> None:
         """Start anew: memory grows with the rows."""
@@ -123,7 +132,7 @@ class HFDecoder:
 
     def step(self, tokens: "Tensor") -> "Tensor":
         """One token for each running row."""
-        assert self._rows is not None
+        assert self._rows is not None  # noqa: S101 - own invariant
         self._rows.live = F.pad(self._rows.live, (0, 1), value=1)
         logits = self._forward(tokens.unsqueeze(1), self._rows)
         self._lengths[: len(tokens)] += 1
@@ -131,7 +140,7 @@ class HFDecoder:
 
     def move(self, source: "NDArray[np.int64]", target: "NDArray[np.int64]", n: int) -> None:
         """Keep n rows, those at ``source`` in the place of ``target``."""
-        assert self._rows is not None
+        assert self._rows is not None  # noqa: S101 - own invariant
         keep = np.arange(n)
         keep[target] = source
         self._lengths[:n] = self._lengths[keep]
@@ -154,11 +163,17 @@ class HFDecoder:
 
     def weight_bytes(self) -> int:
         """Bytes of the model's parameters."""
-        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+        parameters = self.model.parameters() if self.model is not None else ()
+        return sum(p.numel() * p.element_size() for p in parameters)
+
+    def drop(self) -> None:
+        """Let go of the model."""
+        self.model = None
 
     def to(self, device: torch.device) -> None:
         """Move the model."""
-        self.model.to(device)
+        if self.model is not None:
+            self.model.to(device)
 
     def _forward(self, tokens: "Tensor", rows: _Rows) -> "Tensor":
         """[n, V] float32 at the last column; the cache in ``rows`` is replaced."""
@@ -178,7 +193,8 @@ class HFDecoder:
             use_cache=True,
             **more,
         )
-        rows.layers = [(layer.keys, layer.values) for layer in cache.layers]
+        stored: list[Any] = cache.layers
+        rows.layers = [(getattr(x, "keys", None), getattr(x, "values", None)) for x in stored]
         if not rows.layers or any(keys is None for keys, _ in rows.layers):
             raise EngineError(
                 f"local engine: {type(self.model).__name__} does not keep its keys and values in "

@@ -76,6 +76,10 @@ class Decoder(Protocol):
         """Bytes of the loaded weights."""
         ...
 
+    def drop(self) -> None:
+        """Let go of the weights, so that new ones need no room beside them."""
+        ...
+
     def to(self, device: torch.device) -> None:
         """Move the weights."""
         ...
@@ -130,8 +134,8 @@ class FastDecoder:
             tokens = F.pad(tokens, (0, plan.n - n))
         scale, cache = self.network.scale, self.cache
 
-        def attend(layer: int, q: "Tensor", kv: "Tensor") -> "Tensor":
-            return cache.attend(layer, plan, q, kv, scale)
+        def attend(layer: int, qkv: "Tensor") -> "Tensor":
+            return cache.attend(layer, plan, qkv, scale)
 
         hidden = self.network.hidden(tokens, plan.positions, attend)
         self.cache.advance(n)
@@ -152,12 +156,15 @@ class FastDecoder:
 
     def weight_bytes(self) -> int:
         """Bytes of fused weights."""
-        return net.size_bytes(list(vars(self.network).values()))
+        return net.size_bytes(self.network.loaded)
+
+    def drop(self) -> None:
+        """Let go of the fused weights."""
+        self.network.loaded = None
 
     def to(self, device: torch.device) -> None:
         """Move fused weights."""
-        for name, value in vars(self.network).items():
-            setattr(self.network, name, net.moved(value, device))
+        self.network.loaded = net.moved(self.network.loaded, device)
 
 
 class _PromptAttention:
@@ -170,17 +177,21 @@ class _PromptAttention:
         shape = (network.layers, 2, count, network.kv_heads, width, network.head_dim)
         self.stored = torch.empty(shape, dtype=dtype, device=device)
 
-    def __call__(self, layer: int, q: "Tensor", kv: "Tensor") -> "Tensor":
-        network, shape = self.network, (self.count, self.width)
-        kv = kv.unflatten(0, shape).unflatten(2, (2, network.kv_heads))
+    def __call__(self, layer: int, qkv: "Tensor") -> "Tensor":
+        network = self.network
+        group = network.heads // network.kv_heads
+        shape = (self.count, self.width, network.kv_heads, group + 2, network.head_dim)
+        # [group + 2, B, Hk, P, D]
+        parts = qkv.view(shape).permute(3, 0, 2, 1, 4)
         stored = self.stored[layer]
-        stored.copy_(kv.permute(2, 0, 3, 1, 4))
+        stored.copy_(parts[group:])
+        queries = parts[:group].permute(1, 2, 0, 3, 4)
         out = F.scaled_dot_product_attention(
-            q.unflatten(0, shape).transpose(1, 2),
+            queries.reshape(self.count, network.heads, self.width, network.head_dim),
             stored[0],
             stored[1],
             is_causal=True,
             scale=network.scale,
-            enable_gqa=network.heads != network.kv_heads,
+            enable_gqa=group > 1,
         )
         return out.transpose(1, 2).reshape(self.count * self.width, -1)

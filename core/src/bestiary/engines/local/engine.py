@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -57,13 +57,12 @@ class LocalEngine:
         self._device, self._dtype = torch.device(ranks.device), _DTYPES[spec.dtype]
         self._config = AutoConfig.from_pretrained(spec.path)
         with torch.device("meta"):
-            blank = AutoModelForCausalLM.from_config(self._config)
+            blank = cast("Any", AutoModelForCausalLM).from_config(self._config)
         self._shapes = {name: p.shape for name, p in blank.named_parameters()}
         self._aliases = _tied_names(blank)
         self._vocab = int(blank.get_output_embeddings().weight.shape[0])
-        self._architecture = type(blank).__name__
         self._positions = _max_positions(self._config)
-        self._decoder = _decoder(self._architecture, self._config, self._dtype, self._device)
+        self._decoder = _decoder(type(blank).__name__, self._config, self._dtype, self._device)
         self._ends = _end_tokens(spec.path, self._config, self._vocab)
         self._stops: StopTexts | None = None
         self._incoming: _Incoming | None = None
@@ -75,6 +74,7 @@ class LocalEngine:
         """Announce new weights; until they are committed nothing can be generated."""
         self._incoming = _Incoming(version)
         self._place = "freed"
+        self._decoder.drop()
 
     def write(self, bucket: "Mapping[str, Tensor]") -> None:
         """Take a bucket of whole parameters; they are copied in the compute dtype."""
@@ -232,11 +232,10 @@ class LocalEngine:
         if want.weights != self._place and self._place != "freed":
             if want.weights == "freed":
                 freed += self._decoder.weight_bytes()
-                self._decoder = _decoder(
-                    self._architecture, self._config, self._dtype, self._device
-                )
+                self._decoder.drop()
             else:
-                moved = self._decoder.weight_bytes()
+                if self._device.type != "cpu":
+                    moved = self._decoder.weight_bytes()
                 on_device = want.weights == "device"
                 self._decoder.to(self._device if on_device else torch.device("cpu"))
             self._place = want.weights
@@ -256,7 +255,7 @@ class LocalEngine:
 
 def _decoder(
     architecture: str,
-    config: Any,
+    config: Any,  # noqa: ANN401 - transformers
     dtype: torch.dtype,
     device: torch.device,
 ) -> Decoder:
@@ -280,12 +279,12 @@ def _tied_names(model: torch.nn.Module) -> dict[str, str]:
     return {name: first[id(p)] for name, p in every if first[id(p)] != name}
 
 
-def _max_positions(config: Any) -> int:
+def _max_positions(config: Any) -> int:  # noqa: ANN401 - transformers
     """Positions that the model has, 0 for no limit."""
     return int(getattr(config, "max_position_embeddings", 0) or 0)
 
 
-def _end_tokens(path: str, config: Any, vocab: int) -> "NDArray[np.bool_]":
+def _end_tokens(path: str, config: Any, vocab: int) -> "NDArray[np.bool_]":  # noqa: ANN401 - transformers
     """[V] True for end tokens: those of the generation config, else of the model's config."""
     ends: Any = None
     if (Path(path) / "generation_config.json").is_file():

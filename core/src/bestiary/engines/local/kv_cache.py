@@ -1,7 +1,9 @@
 """Preallocated KV memory with dense rows, and attention of one new token a row over it.
 
-Shape suffixes: n = running rows, Hq = query heads, Hk = key/value heads, D = head size,
-L = positions reserved for a row, W = positions attended to, B = prompts, P = prompt tokens.
+Shape suffixes: n = running rows, Hk = key/value heads, G = query heads that share one of them,
+D = head size, L = positions reserved for a row, W = positions attended to, B = prompts,
+P = prompt tokens. Queries, keys and values come as [n, Hk, G + 2, D]: the queries of a group, then
+its key, then its value, so that every product below reads them where they are.
 """
 
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ class StepPlan:
         positions: [n] int64, where each new token goes.
         width: W, positions that are attended to.
         at: the common position of all rows, or -1 where they differ.
-        bias: [n·Hk, 1, W], 0 where a row may look and -inf elsewhere; None if all see all.
+        bias: [n·Hk, 1, W], 0 where a row may look and -inf elsewhere.
+        beta: 1, or 0 when every row sees everything and ``bias`` is not read.
         index: [n, 2·Hk] flat rows of the storage that the new keys and values go to; None with
             a common position.
     """
@@ -34,8 +37,14 @@ class StepPlan:
     positions: "Tensor"
     width: int
     at: int
-    bias: "Tensor | None"
+    bias: "Tensor"
+    beta: int
     index: "Tensor | None"
+
+
+_SHORTEST = 16
+"""Positions attended to at least: a softmax over fewer leaves the vectorised path of the CPU
+(2,048 rows over 11 positions took three times as long as over 40)."""
 
 
 class KVCache:
@@ -50,6 +59,8 @@ class KVCache:
         """[rows] tokens stored for each row, on the host."""
         self.fixed = False
         self._memory = torch.zeros(0, dtype=dtype, device=device)
+        self._views: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._no_bias = torch.zeros(1, 1, 1, dtype=dtype, device=device)
         self._use_bmm = device.type == "cpu" and dtype == torch.float32
 
     @property
@@ -60,8 +71,8 @@ class KVCache:
     def free(self) -> int:
         """Give the memory back; returns its bytes."""
         freed = self.size_bytes
-        self._memory = torch.zeros(0, dtype=self.dtype, device=self.device)
-        self._views: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._kv = self._memory = torch.zeros(0, dtype=self.dtype, device=self.device)
+        self._views = []
         return freed
 
     def reserve(self, rows: int, length: int, *, fixed: bool = False) -> None:
@@ -72,10 +83,11 @@ class KVCache:
             length: L, prompt and response tokens of a row at most.
             fixed: always compute all rows over all positions, for bit-identical results.
         """
+        length = max(length, _SHORTEST)
         shape = (self.layers, 2, rows, self.kv_heads, length, self.head_dim)
         need = int(np.prod(shape, dtype=np.int64))
         if self._memory.numel() < need:
-            self._memory = torch.zeros(0, dtype=self.dtype, device=self.device)
+            self.free()
             # Zeros, since masked positions are multiplied by 0 and must not hold a NaN.
             self._memory = torch.zeros(need, dtype=self.dtype, device=self.device)
         kv = self._memory[:need].view(shape)
@@ -106,63 +118,66 @@ class KVCache:
         lengths = self.lengths[:n]
         low, high = int(lengths.min()), int(lengths.max())
         positions = torch.from_numpy(lengths.copy()).to(self.device)
+        at, index = -1, None
         if low == high and not self.fixed:
-            return StepPlan(n, positions, high + 1, high, None, None)
-        width = len(self._columns) if self.fixed else high + 1
+            at = high
+        else:
+            index = (self._base[:n] + positions.unsqueeze(1)).view(n, 2, self.kv_heads)
+        width = len(self._columns) if self.fixed else max(high + 1, _SHORTEST)
+        if at == width - 1:
+            return StepPlan(n, positions, width, at, self._no_bias, 0, index)
         hidden = self._columns[:width] > positions.unsqueeze(1)
         bias_nW = torch.zeros(n, width, dtype=self.dtype, device=self.device)
         bias_nW.masked_fill_(hidden, float("-inf"))
         bias = bias_nW.unsqueeze(1).expand(n, self.kv_heads, width)
-        index = self._base[:n] + positions.unsqueeze(1)
-        return StepPlan(n, positions, width, -1, bias.reshape(n * self.kv_heads, 1, width), index)
+        bias = bias.reshape(n * self.kv_heads, 1, width)
+        return StepPlan(n, positions, width, at, bias, 1, index)
 
     def advance(self, n: int) -> None:
         """Count the token that a step has stored for each of the first ``n`` rows."""
         self.lengths[:n] += 1
 
-    def attend(
-        self, layer: int, plan: StepPlan, q: "Tensor", kv: "Tensor", scale: float
-    ) -> "Tensor":
+    def attend(self, layer: int, plan: StepPlan, qkv: "Tensor", scale: float) -> "Tensor":
         """Store a layer's new keys and values, then attend to everything stored.
 
         Args:
             layer: number of the layer.
             plan: of this step.
-            q: [n, Hq, D].
-            kv: [n, 2·Hk, D], key heads then value heads.
+            qkv: [n, Hk, G + 2, D], contiguous.
             scale: multiplies the scores.
 
         Returns:
-            [n, Hq·D].
+            [n, Hk·G·D].
         """
         keys, values, flat = self._views[layer]
-        n, heads = plan.n, self.kv_heads
+        n, heads, size, width = plan.n, self.kv_heads, self.head_dim, plan.width
+        group = qkv.shape[2] - 2
+        # as_strided in place of chains of views: each view costs as much as a small kernel.
+        row, each = heads * (group + 2) * size, (group + 2) * size
         if plan.index is None:
-            target = self._kv[layer, :, :n, :, plan.at]
-            target.copy_(kv.unflatten(1, (2, heads)).transpose(0, 1))
+            new = qkv.as_strided((2, n, heads, size), (size, row, each, 1), group * size)
+            self._kv[layer, :, :n, :, plan.at].copy_(new)
         else:
-            flat.index_put_((plan.index,), kv)
-        k = keys[: n * heads, : plan.width]
-        v = values[: n * heads, : plan.width]
+            new = qkv.as_strided((n, 2, heads, size), (row, size, each, 1), group * size)
+            flat.index_put_((plan.index,), new)
         if self._use_bmm:
             # One new token a row: two batched products beat the fused kernel, whose blocks of
             # queries stay empty, and a shared key head serves its group of query heads at once.
-            q3 = q.reshape(n * heads, -1, self.head_dim)
-            k3 = k.transpose(1, 2)
-            if plan.bias is None:
-                scores = torch.bmm(q3, k3).mul_(scale)
-            else:
-                scores = torch.baddbmm(plan.bias, q3, k3, alpha=scale)
+            rows, stride = n * heads, keys.stride(0)
+            q = qkv.as_strided((rows, group, size), (each, size, 1))
+            k = keys.as_strided((rows, size, width), (stride, 1, size))
+            v = values.as_strided((rows, width, size), (stride, size, 1))
+            scores = torch.baddbmm(plan.bias, q, k, beta=plan.beta, alpha=scale)
             return torch.bmm(torch.softmax(scores, -1), v).view(n, -1)
-        shape = (n, heads, plan.width, self.head_dim)
-        mask = None if plan.bias is None else plan.bias.view(n, heads, 1, -1)[:, :1]
+        shape = (n, heads, width, size)
+        mask = plan.bias.view(n, heads, 1, width)[:, :1] if plan.beta else None
         out = F.scaled_dot_product_attention(
-            q.unsqueeze(2),
-            k.view(shape),
-            v.view(shape),
+            qkv[:, :, :group].reshape(n, heads * group, 1, size),
+            keys[: n * heads, :width].view(shape),
+            values[: n * heads, :width].view(shape),
             attn_mask=mask,
             scale=scale,
-            enable_gqa=q.shape[1] != heads,
+            enable_gqa=group > 1,
         )
         return out.reshape(n, -1)
 

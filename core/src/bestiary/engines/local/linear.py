@@ -28,6 +28,7 @@ class Linear:
     packed: bool = False
 
     def __call__(self, x: "Tensor") -> "Tensor":
+        """[n, out]."""
         if self.packed:
             out: Tensor = torch.ops.mkldnn._linear_pointwise.default(
                 x, self.weight, self.bias, "none", [], ""
@@ -45,7 +46,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     return (
         device.type == "cpu"
         and dtype in (torch.float32, torch.bfloat16)
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call] # torch's stub
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )

@@ -9,9 +9,9 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-Attend = Callable[[int, "Tensor", "Tensor"], "Tensor"]
-"""(layer, q [t, Hq, D], kv [t, 2·Hk, D] keys then values) → [t, Hq·D]; stores the keys and
-values too."""
+Attend = Callable[[int, "Tensor"], "Tensor"]
+"""(layer, qkv [t, Hk, G + 2, D]) → [t, Hk·G·D]; stores the keys and values too. Each key head's
+group is G queries, one key and one value."""
 
 Weights = Mapping[str, "Tensor"]
 """Parameters under their checkpoint names, in the compute dtype, on the device."""
@@ -22,6 +22,8 @@ T = TypeVar("T")
 class Network(Protocol):
     """A causal language model over a flat list of t tokens; attention is the caller's."""
 
+    loaded: Any
+    """Fused weights, None before the first ``load``."""
     layers: int
     heads: int
     kv_heads: int
@@ -41,7 +43,7 @@ class Network(Protocol):
         ...
 
 
-def tensors_of(value: Any) -> list["Tensor"]:
+def tensors_of(value: Any) -> list["Tensor"]:  # noqa: ANN401 - any structure
     """All tensors in a structure of dataclasses, lists and tensors."""
     if isinstance(value, torch.Tensor):
         return [value]
@@ -60,10 +62,10 @@ def moved(value: T, device: torch.device) -> T:
         return cast("T", [moved(item, device) for item in value])
     if is_dataclass(value):
         new = {f.name: moved(getattr(value, f.name), device) for f in fields(value)}
-        return cast("T", type(value)(**new))
+        return cast("T", cast("Any", type(value))(**new))
     return value
 
 
-def size_bytes(value: Any) -> int:
+def size_bytes(value: Any) -> int:  # noqa: ANN401 - any structure
     """Bytes of the distinct tensors of a structure."""
     return sum(t.numel() * t.element_size() for t in {id(t): t for t in tensors_of(value)}.values())

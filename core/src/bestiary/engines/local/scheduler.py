@@ -142,7 +142,7 @@ class Rollout:
             self._draw(self._next_logits())
             self._retire()
         done = [completion for completion in self.done if completion is not None]
-        assert len(done) == total
+        assert len(done) == total  # noqa: S101 - own invariant
         return done
 
     # ------------------------------------------------------------------ one step
@@ -151,7 +151,7 @@ class Rollout:
         """[n, V]: a step of the running rows, then the first logits of new ones."""
         parts = []
         if self.n:
-            assert self.tokens is not None
+            assert self.tokens is not None  # noqa: S101 - own invariant
             parts.append(self.decoder.step(self.tokens))
         free = min(self.slots - self.n, len(self.work.prompt) - self.waiting)
         if free:
@@ -204,7 +204,7 @@ class Rollout:
 
     def _fill(self, holes: "NDArray[np.int64]", last: "NDArray[np.int64]", left: int) -> None:
         """Move the bookkeeping of rows; the storage of the finished ones becomes free."""
-        assert self.tokens is not None
+        assert self.tokens is not None  # noqa: S101 - own invariant
         self.sample[holes] = self.sample[last]
         self.count[holes] = self.count[last]
         self.store[holes], self.store[last] = self.store[last], self.store[holes].copy()
@@ -216,7 +216,7 @@ class Rollout:
 
     def _find_stops(self, drawn: "NDArray[np.int64]", ended: "NDArray[np.bool_]") -> None:
         """Mark rows whose last token completed a stop text."""
-        assert self.stops is not None
+        assert self.stops is not None  # noqa: S101 - own invariant
         kinds = self.work.sampling[self.sample[: self.n]]
         for number, sampling in enumerate(self.work.samplings):
             if not sampling.stop:
@@ -253,7 +253,7 @@ class Rollout:
         while start < free:
             # Consecutive samples whose prompts were read together are placed together.
             first = self.batch_of[prompt[start]]
-            assert first is not None
+            assert first is not None  # noqa: S101 - own invariant
             batch, index, stop = first[0], [], start
             while stop < free:
                 entry = self.batch_of[prompt[stop]]

@@ -24,7 +24,7 @@ class StopTexts:
         vocab: number of token ids that the model can draw.
     """
 
-    def __init__(self, tokenizer: Any, vocab: int) -> None:
+    def __init__(self, tokenizer: Any, vocab: int) -> None:  # noqa: ANN401 - transformers
         self._tokenizer = tokenizer
         self._vocab = vocab
         self._pieces: list[str] | None = None

@@ -54,4 +54,5 @@ def uniforms(keys: NDArray[np.uint64], position: int | NDArray[np.integer]) -> N
         z = (z ^ (z >> _S30)) * _MIX_1
         z = (z ^ (z >> _S27)) * _MIX_2
         z = (z ^ (z >> _S31)) >> _S11
-    return z.astype(np.float64) * _UNIT
+    unit: NDArray[np.float64] = z.astype(np.float64) * _UNIT
+    return unit
