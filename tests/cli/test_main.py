@@ -115,16 +115,6 @@ def test_plugins_lists_what_is_installed_also_what_is_broken(bestiary):
     assert "zoo-algos" in table.out
 
 
-def test_eval_hands_over_to_the_runtime(monkeypatch):
-    import sys
-    from types import SimpleNamespace
-
-    calls = []
-
-    def record(*words, **values):
-        calls.append((words, values))
-        return 7
-
-    monkeypatch.setitem(sys.modules, "bestiary.runtime.eval_job", SimpleNamespace(main=record))
-    assert main(["eval", "runs/x", "eval.samples=8", "--block-plugin", "p"]) == 7
-    assert calls == [(("runs/x", ["eval.samples=8"]), {"as_json": False, "block": ["p"]})]
+def test_eval_of_nothing_is_refused(capsys, tmp_path):
+    assert main(["eval", str(tmp_path / "nowhere"), "eval.samples=8"]) == 2
+    assert "nowhere is not a folder\n  -> give a run folder" in capsys.readouterr().err

@@ -66,7 +66,7 @@ _GPT2 = {
 _OPT = {**_COMMON, "ffn_dim": 64, "word_embed_proj_dim": 32}
 
 BUILDERS = {
-    "llama": lambda **k: LlamaForCausalLM(LlamaConfig(**_GQA, **k)),
+    "llama": lambda **k: LlamaForCausalLM(LlamaConfig(**{**_GQA, **k})),
     "llama_tied": lambda **k: LlamaForCausalLM(LlamaConfig(**_GQA, tie_word_embeddings=True, **k)),
     "llama_biased": lambda **k: LlamaForCausalLM(
         LlamaConfig(**_COMMON, attention_bias=True, mlp_bias=True, **k)

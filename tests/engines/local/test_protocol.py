@@ -140,7 +140,7 @@ def test_a_prompt_that_cannot_be_drawn_is_refused_with_numbers(tools, start, siz
 
 def test_ids_outside_the_vocabulary_and_missing_keys_are_refused(tools, start):
     engine = start(tools.build("llama"))
-    with pytest.raises(EngineError, match="token id 97.*0 to 96"):
+    with pytest.raises(EngineError, match=r"token id 97.*0 to 96"):
         engine.generate([tools.request([4, 97], KIND)])
     with pytest.raises(EngineError, match=r"\[1\] keys for samplings with n=\[2\]"):
         engine.generate([Request(np.array([4]), [KIND], [[1]])])
@@ -176,7 +176,8 @@ def test_residency_frees_and_returns(tools, start, kind):
     engine = start(model)
     before = draw(tools, engine)
     held = engine.residency(Residency())
-    weights = sum(p.numel() for p in model.parameters()) * 4
+    # Norms are folded into the projections behind them; all else is held once.
+    weights = sum(p.numel() for p in model.parameters() if p.dim() > 1) * 4
     assert held["weight_bytes"] >= weights
     assert held["freed_bytes"] == held["moved_bytes"] == 0
     assert (held["kv_bytes"] > 0) == (kind == "llama")  # the generic path keeps none between calls

@@ -142,9 +142,8 @@ class Supervisor:
     def _still_watched(self, pending: Pending) -> None:
         with self._lock:
             if pending.waiting and pending not in self._pending:
-                raise WorkerFailure(
-                    f"group {pending.group.name!r} was closed before {pending.method!r} was answered"
-                )
+                name, method = pending.group.name, pending.method
+                raise WorkerFailure(f"group {name!r} was closed before {method!r} was answered")
 
     # ------------------------------------------------------------------ looking
 

@@ -156,7 +156,7 @@ def _truncate_sorted(
     # Without top-k the mass of the tokens that are not among the candidates counts too.
     mass = torch.where(limited, masked.logsumexp(-1), logits.logsumexp(-1)).unsqueeze(1)
     probs = torch.exp(masked - mass)
-    before = probs.cumsum(-1) - probs
+    before = probs.cumsum(-1, dtype=torch.float64) - probs
     limit = torch.where(top_p < 1.0, top_p, float("inf")).unsqueeze(1)
     keep &= before < limit
     keep &= best_nK - best_nK[:, :1] >= torch.log(min_p).unsqueeze(1)
