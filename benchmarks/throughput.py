@@ -17,8 +17,17 @@ import statistics
 import time
 from pathlib import Path
 
-from common import bestiary, busy_cores, machine, median, peer, peer_python, say, scratch
-from common import write_prompts
+from common import (
+    bestiary,
+    busy_cores,
+    machine,
+    median,
+    peer,
+    peer_python,
+    say,
+    scratch,
+    write_prompts,
+)
 
 REWARD = '''
 def dense(samples):

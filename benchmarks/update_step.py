@@ -82,6 +82,7 @@ def make_model(folder, work):
 
 def make_rows(work):
     import numpy as np
+
     from bestiary.batch import Ragged, RowBlock
 
     rng = np.random.default_rng(0)
@@ -121,6 +122,7 @@ class Surrogate:
 class Ours:
     def __init__(self, folder, rows, args):
         import numpy as np
+
         from bestiary.engines.engine_api import ModelSpec, Ranks, TermJob, UpdatePart
         from bestiary.engines.fsdp.engine import FSDPEngine
         from bestiary.engines.fsdp.options import FSDPOptions
@@ -152,8 +154,9 @@ class Ours:
 class Padded:
     def __init__(self, folder, rows, args):
         import torch
-        from bestiary.batch import Rows
         from transformers import AutoModelForCausalLM
+
+        from bestiary.batch import Rows
 
         self.bf16 = args.dtype == "bf16"
         self.model = AutoModelForCausalLM.from_pretrained(
@@ -166,6 +169,7 @@ class Padded:
 
     def __call__(self):
         import torch
+
         from bestiary.batch import Rows
         from bestiary.protocols import ModelOutput
 

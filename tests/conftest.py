@@ -12,7 +12,7 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 
-from jaxtyping import install_import_hook  # noqa: E402 - before anything imports the ops
+from jaxtyping import install_import_hook
 
 install_import_hook("bestiary.ops", "beartype.beartype")
 

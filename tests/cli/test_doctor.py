@@ -4,6 +4,7 @@ import json
 from collections import namedtuple
 
 import pytest
+
 from bestiary.cli import doctor
 
 

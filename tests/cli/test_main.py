@@ -2,8 +2,9 @@
 
 import json
 
-import bestiary as package
 import pytest
+
+import bestiary as package
 from bestiary.cli.main import main, parse
 from bestiary.errors import ConfigError
 

@@ -7,6 +7,7 @@ import sys
 
 import psutil
 import pytest
+
 from bestiary.distributed.guard import wait_until_gone
 
 

@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pluggy import PluginManager
+
 from bestiary.errors import Owner
 from bestiary.plugins.discovery import Selection
 from bestiary.plugins.manager import PluginSet
 from bestiary.plugins.registry import Registry
-from pluggy import PluginManager
 
 DISTS = Path(__file__).parent / "dists"
 

@@ -7,6 +7,7 @@ import sys
 from dataclasses import FrozenInstanceError
 
 import pytest
+
 from bestiary.config.compose import compose_run
 from bestiary.config.plan import RunPlan
 from bestiary.errors import ConfigError, Owner, PluginError, UserError

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+
 from bestiary.config.catalog import Catalog
 from bestiary.config.docs import describe_fields, field_docs, info, summary
 from bestiary.config.schema import RunConfig

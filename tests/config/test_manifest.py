@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import bestiary
 import pytest
+
+import bestiary
 from bestiary.config.manifest import git_state, manifest, write_manifest
 from bestiary.config.run_dir import Claim
 from bestiary.config.secrets import hide, hide_word, is_secret

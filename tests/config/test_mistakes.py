@@ -1,6 +1,7 @@
 """Every mistake is one error that names the right way; this table is the contract."""
 
 import pytest
+
 from bestiary.errors import EXIT_USER, UserError
 
 ALGOS = "[owner: algos (zoo-algos 2.0)]"
@@ -152,11 +153,12 @@ def test_a_dotted_choice_is_seen_also_when_nothing_else_is_chosen(run):
 
 
 def test_a_lost_default_says_so(make_plugins):
+    from pluggy import PluginManager
+
     from bestiary.config.compose import compose_run
     from bestiary.plugins.discovery import Selection
     from bestiary.plugins.manager import PluginSet
     from bestiary.plugins.registry import Registry
-    from pluggy import PluginManager
 
     full = make_plugins().registry
     registry = Registry()

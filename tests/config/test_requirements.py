@@ -3,6 +3,7 @@
 from uuid import uuid4
 
 import pytest
+
 from bestiary.config.compose import compose_run
 from bestiary.errors import ConfigError, Owner, PluginError
 

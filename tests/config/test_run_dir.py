@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from bestiary.config.run_dir import check_free, claim, default_name, hold, read_plan, write_config
 from bestiary.errors import CheckpointError, ConfigError
 

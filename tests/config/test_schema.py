@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 import pytest
+
 from bestiary.config.schema import (
     GROUPS,
     MODELS,

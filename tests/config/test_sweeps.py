@@ -1,6 +1,7 @@
 """Which runs a sweep means, and that all are checked before the first starts."""
 
 import pytest
+
 from bestiary.config.catalog import Catalog
 from bestiary.config.compose import compose_sweep
 from bestiary.config.overrides import expand

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bestiary.config.plain import defaults_of, escaped, to_plain
 from bestiary.config.typed import describe, instantiate
 from bestiary.errors import BestiaryError, ConfigError, ModelError, Owner, PluginError
-from hypothesis import given
-from hypothesis import strategies as st
 
 OWNER = Owner("p", "zoo-p", "1")
 

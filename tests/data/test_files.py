@@ -2,6 +2,7 @@ import csv
 import json
 
 import pytest
+
 from bestiary.data.files import read_rows
 from bestiary.data.rows import Columns, to_problems
 from bestiary.data.split import split_by_uid, without_leaks

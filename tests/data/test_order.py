@@ -2,10 +2,11 @@ import json
 
 import numpy as np
 import pytest
-from bestiary.data.order import EpochOrder, epoch_order
-from bestiary.errors import CheckpointError, DataError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bestiary.data.order import EpochOrder, epoch_order
+from bestiary.errors import CheckpointError, DataError
 
 
 @given(size=st.integers(1, 40), seed=st.integers(-(2**40), 2**63), epoch=st.integers(0, 5))

@@ -1,8 +1,9 @@
 import pytest
-from bestiary.data.overlong import check_policy, fit
-from bestiary.errors import DataError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bestiary.data.overlong import check_policy, fit
+from bestiary.errors import DataError
 
 IDS = [1, 2, 3, 4, 5, 6, 7]
 

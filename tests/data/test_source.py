@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+
 from bestiary.data.source import PromptSource
 from bestiary.errors import CheckpointError, DataError
 from bestiary.protocols import Problem, Prompts

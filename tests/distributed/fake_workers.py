@@ -8,6 +8,7 @@ import threading
 import time
 
 import numpy as np
+
 from bestiary.batch import Ragged, RowBlock
 from bestiary.errors import DataError, Owner
 

@@ -2,6 +2,7 @@ import pickle
 import signal
 
 import pytest
+
 from bestiary.distributed.exits import FIRST_LINE, read_exit
 from bestiary.distributed.failures import (
     Failure,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from bestiary.distributed import reaper
 from bestiary.distributed.guard import GuardedProcess, clean, run_guarded, wait_until_gone
 from bestiary.distributed.tokens import JOB_VARIABLE, new_token, temp_dir

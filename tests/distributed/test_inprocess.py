@@ -1,4 +1,5 @@
 import pytest
+
 from bestiary.distributed.inprocess import InProcessGroup
 from bestiary.distributed.supervisor import set_context
 from bestiary.errors import DataError, WorkerFailure

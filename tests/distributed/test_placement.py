@@ -1,4 +1,5 @@
 import pytest
+
 from bestiary.distributed.options import ColocateOptions
 from bestiary.distributed.placement import (
     Colocate,

@@ -1,4 +1,5 @@
 import pytest
+
 from bestiary.distributed.seat import apply_visible_devices, visible_devices
 
 

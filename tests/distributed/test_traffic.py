@@ -1,6 +1,7 @@
 import threading
 
 import numpy as np
+
 from bestiary.batch import Ragged, RowBlock
 from bestiary.distributed.handles import RemoteBlock
 from bestiary.distributed.traffic import count_driver_bytes, driver_bytes, estimate_bytes

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+
 from bestiary.distributed.cluster import leftovers
 from bestiary.distributed.supervisor import set_context
 from bestiary.errors import EXIT_FAILURE, WorkerFailure

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+
 from bestiary.distributed.cluster import leftovers
 from bestiary.distributed.inprocess import InProcessGroup
 from bestiary.distributed.pools import ResourcePool, reserve

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from bestiary.batch import Ragged, RowBlock
 from bestiary.engines.engine_api import ModelSpec, Ranks, TermJob, UpdatePart
 from bestiary.engines.fsdp.engine import FSDPEngine

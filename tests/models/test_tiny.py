@@ -1,5 +1,9 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
 from bestiary.errors import ModelError
 from bestiary.models.resolve import resolve_model
 from bestiary.models.tiny import (
@@ -12,9 +16,6 @@ from bestiary.models.tiny import (
     parse_tiny,
 )
 from bestiary.models.tokenizer import Tokenizer
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
 
 SMALL = {"hidden": 32, "layers": 2, "heads": 4, "positions": 64}
 

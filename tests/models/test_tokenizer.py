@@ -3,11 +3,12 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bestiary.errors import ModelError
 from bestiary.models.tiny import BOS, EOS, PAD, SPECIALS, TinyOptions, build_tiny
 from bestiary.models.tokenizer import Decoder, Tokenizer
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'tool' %}"

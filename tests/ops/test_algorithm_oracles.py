@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from bestiary.ops.groups import group_advantages
 from bestiary.ops.kl import kl_estimate, kl_loss
 from bestiary.ops.lagrange import combine

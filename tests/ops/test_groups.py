@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from bestiary.ops.groups import group_advantages
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops.groups import group_advantages
 
 CASES = Path(__file__).parents[1] / "cases"
 FAULTS = {fault["id"]: fault for fault in yaml.safe_load((CASES / "faults.yaml").read_text())}

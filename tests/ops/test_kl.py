@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from bestiary.ops.kl import kl_estimate, kl_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops.kl import kl_estimate, kl_loss
 
 CASES = Path(__file__).parents[1] / "cases"
 FAULTS = {fault["id"]: fault for fault in yaml.safe_load((CASES / "faults.yaml").read_text())}

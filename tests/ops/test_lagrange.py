@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from bestiary.ops.lagrange import combine, lagrange_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops.lagrange import combine, lagrange_step
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/oracles.json").read_text())["cases"]
 ORACLES = {case["name"]: case for case in CASES}

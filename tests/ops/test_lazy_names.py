@@ -2,8 +2,9 @@ import importlib
 import subprocess
 import sys
 
-import bestiary.ops as ops
 import pytest
+
+import bestiary.ops as ops
 
 
 def test_importing_the_package_loads_no_torch():

@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from bestiary.ops import logits as module
-from bestiary.ops.policy import entropy_from_logits, token_logprobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops import logits as module
+from bestiary.ops.policy import entropy_from_logits, token_logprobs
 
 FAULTS = {
     fault["id"]: fault

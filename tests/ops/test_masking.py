@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from bestiary.ops.masking import length_mask, masked_mean, masked_sum, masked_var, whiten
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops.masking import length_mask, masked_mean, masked_sum, masked_var, whiten
 
 FAULTS = {
     fault["id"]: fault

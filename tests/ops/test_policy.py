@@ -3,6 +3,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bestiary.ops.policy import (
     cispo,
     clipped_surrogate,
@@ -12,8 +15,6 @@ from bestiary.ops.policy import (
     sequence_surrogate,
 )
 from bestiary.ops.weights import loss_weights, weighted_sum
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/oracles.json").read_text())["cases"]
 ORACLES = {case["name"]: case for case in CASES}

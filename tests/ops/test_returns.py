@@ -4,10 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from bestiary.ops._scan import reverse_scan
-from bestiary.ops.returns import discounted_returns, gae, terminal_rewards
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops._scan import reverse_scan
+from bestiary.ops.returns import discounted_returns, gae, terminal_rewards
 
 CASES = Path(__file__).parents[1] / "cases"
 FAULTS = {fault["id"]: fault for fault in yaml.safe_load((CASES / "faults.yaml").read_text())}

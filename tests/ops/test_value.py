@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from bestiary.ops.value import clipped_value_loss
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops.value import clipped_value_loss
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/oracles.json").read_text())["cases"]
 ORACLES = {case["name"]: case for case in CASES}

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from bestiary.ops.returns import discounted_returns, gae
-from bestiary.ops.vtrace import vtrace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bestiary.ops.returns import discounted_returns, gae
+from bestiary.ops.vtrace import vtrace
 
 CASES = json.loads((Path(__file__).parents[1] / "cases/oracles.json").read_text())["cases"]
 ORACLES = {case["name"]: case for case in CASES}

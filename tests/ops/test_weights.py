@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bestiary.ops.kl import kl_loss
 from bestiary.ops.policy import cispo, clipped_surrogate, gmpo, reinforce, sapo, sequence_surrogate
 from bestiary.ops.value import clipped_value_loss
 from bestiary.ops.weights import loss_totals, loss_weights, weighted_sum
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 CASES = Path(__file__).parents[1] / "cases"
 FAULTS = {fault["id"]: fault for fault in yaml.safe_load((CASES / "faults.yaml").read_text())}

@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
 from bestiary.plugins import discovery
 from bestiary.plugins.manager import load_plugins
 

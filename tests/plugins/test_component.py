@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
+
 from bestiary.errors import Owner, PluginError
 from bestiary.plugins.component import KINDS, Component
 from bestiary.protocols import AdvantageOptions, AlgorithmOptions, LossOptions

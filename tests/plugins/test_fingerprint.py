@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from bestiary.errors import PluginError
 from bestiary.plugins import fingerprint
 from bestiary.plugins.manager import check_fingerprint, differences

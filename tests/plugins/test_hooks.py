@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from bestiary import hookimpl
 from bestiary.errors import Owner, PluginError
 from bestiary.plugins import hookspecs

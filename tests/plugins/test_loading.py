@@ -2,6 +2,7 @@ import os
 import sys
 
 import pytest
+
 from bestiary.errors import Owner, PluginError
 
 

@@ -1,4 +1,5 @@
 import pytest
+
 from bestiary.plugins.names import did_you_mean, nearest, normalise
 
 KNOWN = ["grpo", "ppo", "safe_rlhf", "remax", "lab_reinforce"]

@@ -1,6 +1,7 @@
 import logging
 
 import pytest
+
 from bestiary import hookimpl
 from bestiary.errors import Owner, PluginError, RewardError
 from bestiary.plugins.events import RunEnd, Step

@@ -1,4 +1,5 @@
 import pytest
+
 from bestiary.errors import Owner, PluginError
 from bestiary.plugins.component import KINDS
 from bestiary.plugins.registry import Registry

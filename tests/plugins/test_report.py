@@ -1,8 +1,9 @@
 import json
 from io import StringIO
 
-from bestiary.plugins import report
 from rich.console import Console
+
+from bestiary.plugins import report
 
 
 def shown(plugins):

@@ -1,6 +1,7 @@
 import sys
 
 import pytest
+
 from bestiary.errors import PluginError
 from bestiary.plugins.discovery import Selection
 

@@ -2,6 +2,7 @@ import threading
 import time
 
 import pytest
+
 from bestiary.errors import Owner, RewardError
 from bestiary.protocols import Sample
 from bestiary.rewards.calling import DirectScorer, within

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from bestiary.errors import Owner, RewardError
 from bestiary.protocols import Sample, Score
 from bestiary.rewards.check import check_scores

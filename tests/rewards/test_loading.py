@@ -1,4 +1,5 @@
 import pytest
+
 from bestiary.errors import PluginError, RewardError
 from bestiary.plugins.manager import load_plugins
 from bestiary.protocols import ComponentRef, Sample

@@ -1,12 +1,13 @@
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bestiary.errors import ConfigError
 from bestiary.protocols import Reward, Sample
 from bestiary.rewards.options import ExactMatchOptions, FormatOptions, LastNumberOptions
 from bestiary.rewards.text import ExactMatch, Format, LastNumber, last_number, parse_number
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def sample(response, answer="46", **extra):

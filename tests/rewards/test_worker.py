@@ -3,6 +3,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from bestiary.batch import Batch, Column, Ragged, Ready, RowBlock, ship
 from bestiary.errors import RewardError
 from bestiary.models.tiny import EOS, SPECIALS, TinyOptions, build_tiny

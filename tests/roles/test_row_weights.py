@@ -33,9 +33,7 @@ def test_hand_computed():
 
 
 def test_invalid_and_empty_rows_leave_the_counts():
-    weights = row_weights(
-        np.array([2, 3, 0]), "token-mean", valid=np.array([True, False, True])
-    )
+    weights = row_weights(np.array([2, 3, 0]), "token-mean", valid=np.array([True, False, True]))
     np.testing.assert_allclose(weights, [0.5, 0.0, 0.0])
     assert not row_weights(np.array([2]), "token-mean", valid=np.array([False])).any()
 

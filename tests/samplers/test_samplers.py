@@ -2,6 +2,9 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bestiary.batch import Batch, row_key
 from bestiary.data.source import PromptSource
 from bestiary.plugins.manager import load_plugins
@@ -10,8 +13,6 @@ from bestiary_samplers.curriculum import Curriculum
 from bestiary_samplers.dynamic import Dynamic
 from bestiary_samplers.options import CurriculumOptions, DynamicOptions, UniformOptions
 from bestiary_samplers.uniform import Uniform
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 class Letters:

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from bestiary.errors import DataError
 from bestiary.plugins.manager import load_plugins
 from bestiary.protocols import Sample, Task

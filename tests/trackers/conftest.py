@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from bestiary.protocols import RunInfo, Tracker
 
 STATUSES = ("finished", "failed", "stopped")

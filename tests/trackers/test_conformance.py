@@ -1,4 +1,5 @@
 import pytest
+
 from bestiary.tracking import JsonlTracker, NamedTracker, Trackers, read_metrics
 from bestiary_tensorboard.options import TensorBoardOptions
 from bestiary_tensorboard.tracker import TensorBoardTracker

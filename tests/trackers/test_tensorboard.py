@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+
 from bestiary_tensorboard.options import TensorBoardOptions
 from bestiary_tensorboard.tracker import TensorBoardTracker
 

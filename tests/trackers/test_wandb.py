@@ -7,6 +7,7 @@ import time
 
 import psutil
 import pytest
+
 from bestiary.tracking import NamedTracker, Trackers, read_metrics, tag_ranks
 from bestiary_wandb.access import HIDDEN, has_key, resolve_mode, without_secrets
 from bestiary_wandb.options import WandbOptions

@@ -12,14 +12,15 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.spinner import Spinner
+
 from bestiary.errors import ConfigError
 from bestiary.protocols import RunInfo
 from bestiary.tracking import Display
 from bestiary.tracking.display import next_pause, pick_mode
 from bestiary.tracking.panel import render
 from bestiary.tracking.state import HISTORY, DisplayState
-from rich.console import Console
-from rich.spinner import Spinner
 
 RUN = RunInfo(
     run_dir=Path("runs/r1"),

@@ -2,6 +2,7 @@ import os
 import pickle
 
 import pytest
+
 from bestiary.errors import BestiaryError, Owner
 from bestiary.protocols import RunInfo, Tracker
 from bestiary.tracking import NamedTracker, Trackers, read_metrics, read_samples, tag_ranks

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bestiary.errors import BestiaryError, DataError
 from bestiary.protocols import RunInfo
 from bestiary.tracking import JsonlTracker, read_metrics, read_records, read_samples
 from bestiary.tracking.jsonl import AppendFile, encode_record
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def _run(folder, attempt=1):

@@ -2,10 +2,11 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.image import imread
+
 from bestiary.errors import DataError
 from bestiary.tracking import learning_curve
 from bestiary.tracking.curves import moving_mean, seconds, series, shares
-from matplotlib.image import imread
 
 
 def _records(n=40, every=10):

@@ -1,7 +1,8 @@
 import io
 
-from bestiary.tracking import answers_table, before_after_table
 from rich.console import Console
+
+from bestiary.tracking import answers_table, before_after_table
 
 BEFORE = {"eval/exact_match": 0.331, "eval/greedy": 0.58, "eval/response_len": 3.25}
 AFTER = {"eval/exact_match": 0.731, "eval/greedy": 0.5, "kl/reference": 0.0312, "eval/other": 2.0}

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+
 from bestiary.tracking.text import (
     clean,
     duration,

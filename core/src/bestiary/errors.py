@@ -57,7 +57,9 @@ class BestiaryError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.owner)
 
 
-def _rebuild(kind: type[BestiaryError], message: str, hint: str, owner: Owner | None) -> BestiaryError:
+def _rebuild(
+    kind: type[BestiaryError], message: str, hint: str, owner: Owner | None
+) -> BestiaryError:
     return kind(message, hint=hint, owner=owner)
 
 
@@ -112,7 +114,9 @@ class WorkerFailure(BestiaryError):
 
 
 @contextmanager
-def boundary(owner: Owner | None, doing: str, kind: type[BestiaryError] = PluginError) -> Iterator[None]:
+def boundary(
+    owner: Owner | None, doing: str, kind: type[BestiaryError] = PluginError
+) -> Iterator[None]:
     """Attribute what a plugin raises to its owner.
 
     Errors of the project's own vocabulary pass unchanged (with the owner filled in when they have

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from bestiary.batch import Batch, Rows
-from bestiary.protocols import AdvantageOptions
 from bestiary_lab.learning import Median, Reinforce
 from bestiary_lab.options import HardestOptions, ReinforceOptions
 from bestiary_lab.sampler import Hardest
+
+from bestiary.batch import Batch, Rows
+from bestiary.protocols import AdvantageOptions
 
 
 def advantages(rewards, groups, valid):

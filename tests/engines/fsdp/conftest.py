@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
 from bestiary.batch import Ragged, RowBlock
 from bestiary.engines.engine_api import ModelSpec, Ranks, TermJob, UpdatePart
 from bestiary.engines.fsdp.engine import FSDPEngine

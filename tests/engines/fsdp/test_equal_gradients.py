@@ -1,6 +1,7 @@
 """Gradients do not depend on ranks, sharding, micro-batches or packing."""
 
 import pytest
+
 from bestiary.testing.ranks import run_ranks
 
 TERMS = ("policy", "entropy")
@@ -38,7 +39,7 @@ def test_packed_equals_padded_for_any_micro_batch_size(kit, model_of, reference,
     found, weights_after, ours = one(kit, model_of(arch), rows, weights, 0, 1, budget)
     kit.close(found, grads)
     kit.close(weights_after, after)
-    for name in ("loss/policy", "loss/entropy", "grad_norm", "seen", "tokens"):
+    for name in ("loss/policy", "loss/entropy", "grad_norm", "seen", "update/tokens"):
         assert ours[name].value == pytest.approx(stats[name].value, rel=1e-5, abs=1e-6)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from bestiary.batch import Ragged, RowBlock
 from bestiary.errors import DataError, EngineError
 from bestiary.ops.policy import token_logprobs

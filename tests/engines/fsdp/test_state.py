@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+
 from bestiary.errors import CheckpointError, EngineError
 from bestiary.models.heads import VALUE_HEAD_FILE
 from bestiary.models.loading import load_causal_lm

@@ -5,8 +5,6 @@ import logging
 import numpy as np
 import pytest
 import torch
-from bestiary.engines.fsdp.support import packing_obstacle
-from bestiary.errors import ModelError
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -15,6 +13,9 @@ from transformers import (
     MistralConfig,
     Qwen2Config,
 )
+
+from bestiary.engines.fsdp.support import packing_obstacle
+from bestiary.errors import ModelError
 
 SMALL = {
     "vocab_size": 259,

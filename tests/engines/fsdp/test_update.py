@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from bestiary.engines.engine_api import TermJob, UpdatePart
 from bestiary.errors import EngineError, ModelError, NumericalError
 from bestiary.protocols import ComponentRef
@@ -38,7 +39,7 @@ def test_dist_02_ranks_with_fewer_rows_run_dummies_of_weight_zero(kit, model_of,
         weights = {"policy": np.full(len(rows), 0.01)}
         (part,) = kit.parts_of(rows, weights, rank=rank, world=world, budget=12)
         stats = e.update([part])
-        return kit.gradients(e), len(part.micro), len(part.dummy), stats["tokens"].total
+        return kit.gradients(e), len(part.micro), len(part.dummy), stats["update/tokens"].total
 
     for world, chosen in ((2, rows), (4, few)):
         wanted = run(0, 1, chosen)
@@ -77,7 +78,7 @@ def test_a_step_that_is_not_finite_is_skipped_on_every_rank(kit, model_of, shard
         log = []
         for chosen in (bad, rows, bad):
             stats = e.update(kit.parts_of(chosen, weights, rank=rank, world=world))
-            log.append((stats["skipped"].value, e.version, e.skipped_in_row))
+            log.append((stats["update/skipped"].value, e.version, e.skipped_in_row))
             if chosen is bad and e.version == 0:
                 after = kit.whole(e)
                 assert all((after[k] == before[k]).all() for k in before)

@@ -59,10 +59,7 @@ class GRPOOptions(AlgorithmOptions):
 
     def samplings(self) -> tuple[Sampling, ...]:
         """``samples`` responses for each prompt."""
-        limit = {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
-        return (
-            Sampling(n=self.samples, temperature=self.temperature, top_p=self.top_p, **limit),
-        )
+        return (Sampling(n=self.samples, temperature=self.temperature, top_p=self.top_p),)
 
     def provides(self) -> frozenset[str]:
         """What is there before the update."""

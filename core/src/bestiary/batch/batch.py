@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,12 @@ class Batch:
             return self._table[name]
         except KeyError:
             kind = "a token column: use .tokens(name)" if name in self.columns else "unknown"
-            raise KeyError(f"sample column {name!r} is {kind}; there are: {self.names()}") from None
+            known = ", ".join(self.names())
+            raise KeyError(f"sample column {name!r} is {kind}; there are: {known}") from None
+
+    def optional(self, name: str) -> Array | None:
+        """A sample column, or None where the batch has none of that name."""
+        return self[name] if name in self.names() else None
 
     def names(self) -> list[str]:
         """The names of all columns."""
@@ -297,4 +302,4 @@ def as_column(values: Array | Sequence[Any]) -> Array:
         out = np.empty(len(values), dtype=object)
         out[:] = values
         return out
-    return cast("Array", np.asarray(values))
+    return np.asarray(values)

@@ -25,7 +25,8 @@ class Ragged:
     def __post_init__(self) -> None:
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.values):
             raise ValueError(
-                f"offsets run from {self.offsets[0]} to {self.offsets[-1]} over {len(self.values)} values"
+                f"offsets run from {self.offsets[0]} to {self.offsets[-1]} "
+                f"over {len(self.values)} values"
             )
 
     @classmethod
@@ -54,7 +55,8 @@ class Ragged:
         """Rows of several columns, one after another."""
         columns = list(columns)
         return cls.from_lengths(
-            np.concatenate([c.values for c in columns]), np.concatenate([c.lengths for c in columns])
+            np.concatenate([c.values for c in columns]),
+            np.concatenate([c.lengths for c in columns]),
         )
 
     def __len__(self) -> int:
@@ -106,13 +108,16 @@ class RowBlock:
     table: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        sizes = {name: len(column) for name, column in (*self.tokens.items(), *self.table.items())}
+        sizes = {name: len(column) for name, column in self.tokens.items()}
+        sizes |= {name: len(column) for name, column in self.table.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"columns of one block have different numbers of rows: {sizes}")
 
     def __len__(self) -> int:
-        for column in (*self.tokens.values(), *self.table.values()):
+        for column in self.tokens.values():
             return len(column)
+        for values in self.table.values():
+            return len(values)
         return 0
 
     def take(self, index: Sequence[int] | Array) -> "RowBlock":

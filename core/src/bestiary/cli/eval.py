@@ -32,14 +32,14 @@ def evaluate(arguments: argparse.Namespace) -> int:
     source = Path(arguments.source)
     run_dir = source.parents[1] if source.name.startswith("step_") else source
     checkpoint = _checkpoint(source)
-    plan = _plan(run_dir, arguments.overrides, plugins)
+    words = [*(["display=none"] if arguments.json else []), *arguments.overrides]
+    plan = _plan(run_dir, words, plugins)
     folder = _folder(run_dir)
     (folder / "config.json").write_text(json.dumps(plan.to_json(), indent=1))
     (folder / "target.json").write_text(json.dumps({"checkpoint": str(checkpoint.resolve())}))
     status = run_guarded(
         [sys.executable, "-m", EVAL_MODULE, str(folder)],
         {**os.environ, **plugins.environment()},
-        stdout=sys.stderr.fileno() if arguments.json else None,
     )
     if status:
         return status
@@ -74,7 +74,7 @@ def _plan(run_dir: Path, words: Sequence[str], plugins: "PluginSet") -> "RunPlan
         if not key.startswith(_SETTABLE) or override.is_sweep_override():
             raise ConfigError(
                 f"bestiary eval cannot set {key!r}",
-                hint=f"it can set {', '.join(f'{name}…' for name in _SETTABLE)}; the rest is the run's",
+                hint=f"it can set {', '.join(_SETTABLE)}; the rest is the run's",
             )
         _set(data, key, override.value())
     return RunPlan.from_json(data, plugins)

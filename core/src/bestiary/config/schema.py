@@ -218,7 +218,7 @@ class TinyModelOptions(ModelOptions):
     """Width of the MLP; 0 is four times ``hidden``."""
     positions: int = 512
     """Longest sequence, in tokens."""
-    tied: bool = True
+    tied: bool = False
     """Share the embedding with the output layer."""
     add_bos: bool = False
     """The tokenizer puts ``<bos>`` before each text."""

@@ -1,8 +1,8 @@
 """Which roles share which devices, and whether a cluster has them: pure functions."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bestiary.distributed.options import ColocateOptions
@@ -138,6 +138,32 @@ class Colocate:
                 )
             )
         return Placement(tuple(pools))
+
+
+def regrouped(placement: Placement, pools: Mapping[str, Sequence[str]]) -> Placement:
+    """A plugin's partition of the roles, with the devices of the placement that was chosen.
+
+    Args:
+        placement: what the chosen component planned.
+        pools: role names by pool, from ``bestiary_plan_placement``; every role once.
+
+    Raises:
+        PlacementError: if roles are missing or unknown.
+    """
+    known = {role for pool in placement.pools for role in pool.roles}
+    named = {role for roles in pools.values() for role in roles}
+    if known != named:
+        raise PlacementError(
+            f"a plugin placed the roles {sorted(named)}; the algorithm has {sorted(known)}",
+            hint="place every role exactly once, or return None to leave it to placement=NAME",
+        )
+    return Placement(
+        tuple(
+            replace(placement.pool_of(roles[0]), name=name, roles=tuple(roles))
+            for name, roles in pools.items()
+            if roles
+        )
+    )
 
 
 # --------------------------------------------------------------------------- demand and supply

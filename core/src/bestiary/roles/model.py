@@ -19,7 +19,10 @@ class Call(Handle, Protocol):
 class Group(Protocol):
     """A worker group, remote or in this process."""
 
-    size: int
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
 
     def call(self, method: str, per_rank_args: Sequence[tuple[Any, ...]]) -> Sequence[Call]:
         """Call a method on every rank at once; returns without waiting."""

@@ -78,7 +78,8 @@ class PolicyRole(TrainedRole):
             raise ConfigError(
                 f"a prompt with its response may reach {longest} tokens, but model "
                 f"{self.model.name!r} takes {self.model.max_length}",
-                hint="lower the response limit (max_tokens) or the prompts' (model.max_prompt_tokens)",
+                hint="lower the responses' limit (max_tokens) or the prompts' "
+                "(model.max_prompt_tokens)",
             )
         table, keys = self._rows(prompts, samplings)
         cost = prompts["prompt_len"] + sum(s.n * s.max_tokens for s in samplings)

@@ -1,7 +1,5 @@
 """Roles of kind ``score``: a number for each sample, from a reward function."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bestiary.batch import Batch, Column, ship
@@ -38,7 +36,7 @@ class ScoreRole:
         into = into or self.name
         runs = spread(np.ones(len(batch)), self.group.size)
         calls = [(ship(batch, run, ["response_ids"], _SEEN),) for run in runs]
-        handles: Sequence = self.group.call("score", calls)  # type: ignore[type-arg]
+        handles = self.group.call("score", calls)
         self.services.ledger.note("score", handles)
         column = Column.of(handles, [len(run) for run in runs])
         arriving = Batch(

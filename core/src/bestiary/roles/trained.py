@@ -91,7 +91,8 @@ class TrainedRole:
         for part in plan.ranks:
             live = ~np.asarray(part.padding, dtype=bool)
             jobs = [
-                TermJob(ref, w[part.rows] * live) for ref, w in zip(references, weights, strict=True)
+                TermJob(ref, w[part.rows] * live)
+                for ref, w in zip(references, weights, strict=True)
             ]
             shipment = ship(batch, part.rows, tokens, table)
             parts.append(
@@ -112,14 +113,12 @@ class TrainedRole:
         return term.coef * row_weights(
             tokens,
             mode,
-            valid=batch["valid"] if "valid" in batch else None,
-            sample_weight=batch["sample_weight"] if "sample_weight" in batch else None,
+            valid=batch.optional("valid"),
+            sample_weight=batch.optional("sample_weight"),
             length_norm=term.length_norm or getattr(options, "length_norm", None),
         )
 
-    def _columns(
-        self, batch: Batch, references: list[ComponentRef]
-    ) -> tuple[list[str], list[str]]:
+    def _columns(self, batch: Batch, references: list[ComponentRef]) -> tuple[list[str], list[str]]:
         """The token columns and sample columns that the losses read."""
         needed: dict[str, ComponentRef] = {}
         for reference in references:

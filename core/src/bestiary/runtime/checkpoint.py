@@ -1,8 +1,8 @@
 """Checkpoints of whole runs: written aside, marker last, renamed; the newest complete one counts.
 
-    RUN/checkpoints/step_20/models/<name>/…    weights and optimizer, safetensors and JSON
-                           /state.json         algorithm, sampler, source, counters, what made it
-                           /COMPLETE           the files and their sizes
+RUN/checkpoints/step_20/models/<name>/…    weights and optimizer, safetensors and JSON
+/state.json         algorithm, sampler, source, counters, what made it
+/COMPLETE           the files and their sizes
 """
 
 import errno
@@ -85,7 +85,7 @@ def write_checkpoint(
             hint=f"{needed} bytes were written and {room} are free; "
             + ("make room and resume" if full else "earlier checkpoints are untouched"),
         ) from error
-    for old in complete_checkpoints(root)[0][:-max(1, keep)]:
+    for old in complete_checkpoints(root)[0][: -max(1, keep)]:
         shutil.rmtree(old.path, ignore_errors=True)
     return Checkpoint(final, step)
 

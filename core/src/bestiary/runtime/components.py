@@ -60,4 +60,3 @@ class Components:
 
 def _key(ref: ComponentRef) -> tuple[str, str, str]:
     return ref.kind, ref.name, repr(sorted(ref.options.items()))
-

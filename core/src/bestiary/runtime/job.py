@@ -7,6 +7,7 @@ checked, and ends with status 0, 2 (input refused), 130 (stopped) or 1 (failed).
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bestiary.config.plan import RunPlan
-from bestiary.dataflow.schedule import Schedule
+from bestiary.config.secrets import hide
 from bestiary.errors import EXIT_FAILURE, BestiaryError, CheckpointError
 from bestiary.plugins.manager import PluginSet, load_plugins
 from bestiary.protocols import RunInfo
@@ -33,6 +34,8 @@ def main(argv: list[str]) -> int:
     """Run the job of a prepared run folder; returns the exit status."""
     run_dir = Path(argv[0]).absolute()
     log_to(run_dir / "logs" / "controller.log")
+    # A polite end of a job is the same whichever signal asks for it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         plugins = load_plugins()
         plan = RunPlan.from_json((run_dir / "config.json").read_text(), plugins)
@@ -51,11 +54,12 @@ def main(argv: list[str]) -> int:
 def train(plan: RunPlan, plugins: PluginSet, run_dir: Path) -> dict[str, float]:
     """Run a plan in this process; returns the last metrics."""
     manifest = _read(run_dir / "manifest.json")
+    attempt = int(manifest.get("attempt", 1))
     began = _resume_point(plan, run_dir)
     display = Display(plan.run.display, plan.run.steps)
     trackers = Trackers(_trackers(plan, plugins), report=display.message)
-    progress = Progress(attempt=1 + _attempts(run_dir))
-    config = plan.to_json()
+    progress = Progress(attempt=attempt)
+    config = hide(plan.to_json())
     info = RunInfo(
         run_dir=run_dir,
         name=plan.run.name or run_dir.name,
@@ -79,7 +83,7 @@ def train(plan: RunPlan, plugins: PluginSet, run_dir: Path) -> dict[str, float]:
 
 
 def _run(loop: Loop, session: Session, info: RunInfo) -> dict[str, float]:
-    schedule: Schedule = session.components.build(session.plan.reference("schedule"))
+    schedule = session.components.build(session.plan.reference("schedule"))
     try:
         last = loop.run(schedule, info)
         if session.plan.run.checkpoint.at_end and loop.progress.step:
@@ -112,15 +116,6 @@ def _resume_point(plan: RunPlan, run_dir: Path) -> Checkpoint | None:
     return find_checkpoint(Path(plan.run.resume))
 
 
-def _attempts(run_dir: Path) -> int:
-    """Earlier attempts that wrote to this folder's record."""
-    try:
-        with (run_dir / "metrics.jsonl").open() as file:
-            return max((int(json.loads(line).get("attempt", 1)) for line in file), default=0)
-    except (OSError, ValueError):
-        return 0
-
-
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         loaded: Mapping[str, Any] = json.loads(path.read_text())
@@ -141,9 +136,7 @@ def log_to(path: Path) -> None:
 
 
 def _fail(run_dir: Path, error: Exception, text: str, status: int) -> int:
-    logging.getLogger("bestiary.runtime").error(
-        "%s", "".join(traceback.format_exception(error))
-    )
+    logging.getLogger("bestiary.runtime").error("%s", "".join(traceback.format_exception(error)))
     sys.stderr.write(f"error: {text}\n")
     if os.environ.get("BESTIARY_TRACEBACK"):
         traceback.print_exception(error)

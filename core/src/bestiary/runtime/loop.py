@@ -11,6 +11,7 @@ import numpy as np
 
 from bestiary.batch import Batch
 from bestiary.dataflow.schedule import Done, Schedule
+from bestiary.distributed.supervisor import supervisor
 from bestiary.distributed.traffic import driver_bytes
 from bestiary.errors import WorkerFailure
 from bestiary.evaluation.evaluate import Evaluation, eval_samplings, evaluate
@@ -85,8 +86,9 @@ class Loop:
             start=start,
             stop=stop,
         )
+        supervisor.set_context(step=start + 1)
         for done in steps:
-            self._note_step(done.step)
+            supervisor.set_context(step=done.step + 1)
             metrics = self._measure(done)
             late = config.max_seconds is not None
             over = late and time.perf_counter() - began >= cast("float", config.max_seconds)
@@ -111,7 +113,8 @@ class Loop:
     def failed(self, error: BaseException) -> None:
         """Tell observers of a worker failure."""
         if isinstance(error, WorkerFailure):
-            self._tell(WorkerFailed(
+            self._tell(
+                WorkerFailed(
                     step=self.progress.step + 1,
                     group=getattr(error, "group", ""),
                     rank=getattr(error, "rank", -1),
@@ -122,17 +125,12 @@ class Loop:
 
     # ------------------------------------------------------------------ one step
 
-    def _note_step(self, step: int) -> None:
-        for group in self.session.groups:
-            set_context = getattr(group, "set_context", None)
-            if set_context is not None:
-                set_context(step=step + 1)
-
     def _measure(self, done: Done) -> dict[str, float]:
         batch = done.batch
         metrics = {**done.metrics, **self.session.services.ledger.drain()}
         metrics.pop("data/rollout_tokens", None)
         metrics |= batch_metrics(batch)
+        metrics |= getattr(self.session.sampler, "metrics", dict)()
         total, response = tokens_of(batch)
         self.progress.tokens_generated += response if "truncated" in batch else 0
         version = self.version
@@ -146,7 +144,8 @@ class Loop:
             "driver/bytes": float(self._bytes()),
         }
         seconds = metrics.get("time/rollout_s", 0.0)
-        self._tell(Rollout(
+        self._tell(
+            Rollout(
                 step=done.step,
                 samples=len(batch),
                 tokens=response,
@@ -171,7 +170,8 @@ class Loop:
         record = {"step": float(step), **metrics}
         self.trackers.log(step, record)
         self.display.log(step, record)
-        self._tell(Step(
+        self._tell(
+            Step(
                 step=step,
                 version=int(metrics.get("version", 0)),
                 metrics=dict(metrics),
@@ -225,6 +225,7 @@ class Loop:
                     (folder / name).mkdir()
                     model.group.run("save", name, str(folder / name))
 
+        self.trackers.sync()
         self._saved = write_checkpoint(
             session.run_dir / "checkpoints",
             step,

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bestiary.config.plan import RunPlan
-from bestiary.distributed.placement import Placement, PlacementRequest, PoolPlan
+from bestiary.distributed.placement import Placement, PlacementRequest, PoolPlan, regrouped
 from bestiary.errors import PlacementError, boundary
 from bestiary.models.resolve import resolve_model
+from bestiary.plugins.events import PlacementRequest as HookRequest
 from bestiary.plugins.manager import PluginSet
 from bestiary.protocols import Algorithm, ComponentRef, Sampler, Sampling
 from bestiary.rewards.worker import RewardArgs
@@ -18,7 +19,6 @@ from bestiary.roles.model import Group, Model
 from bestiary.roles.services import Services
 from bestiary.runtime.components import Components
 from bestiary.runtime.groups import Hosts, open_hosts
-from bestiary.runtime.model_folder import model_path
 from bestiary.runtime.prompts import Prompts, load_prompts, with_task_limits
 from bestiary.runtime.roles import Handle, ModelSource, make_handles, model_plans
 from bestiary.runtime.worker import ModelPlan, WorkerPlan
@@ -79,7 +79,7 @@ def open_session(
     """
     components = Components(plugins)
     say("preparing the model")
-    folder = resolve_model(model_path(plan.model))
+    folder = resolve_model(plan.model.source(), revision=plan.model.revision)
     say("reading the task")
     prompts = _prompts(plan, components, folder)
     with ExitStack() as stack:
@@ -141,9 +141,7 @@ def _assemble(
 def _deterministic(plan: RunPlan, rollout: ComponentRef) -> ComponentRef:
     """Pass ``deterministic`` on to a rollout engine that has such an option."""
     if plan.run.deterministic and "deterministic" in rollout.options:
-        return ComponentRef(
-            rollout.kind, rollout.name, {**rollout.options, "deterministic": True}
-        )
+        return ComponentRef(rollout.kind, rollout.name, {**rollout.options, "deterministic": True})
     return rollout
 
 
@@ -151,7 +149,9 @@ def _placement(plan: RunPlan, components: Components) -> Placement:
     ref = plan.reference("placement")
     with boundary(components.owner(ref), f"calling {ref}", PlacementError):
         placement: Placement = components.build(ref)(PlacementRequest(plan.roles))
-    return placement
+    devices = tuple(device for pool in placement.pools for device in pool.devices)
+    asked = components.plugins.plan_placement(HookRequest(plan.roles, devices))
+    return placement if asked is None else regrouped(placement, asked)
 
 
 def _start(
@@ -169,20 +169,20 @@ def _start(
     by_role = {role.name: role for role in plan.roles}
     micro = int(getattr(plan.options["train_engine"], "tokens_per_micro", 8192))
     wanted: list[tuple[PoolPlan, str, object]] = []
-    names_of: list[tuple[str, ...]] = []
+    names_of: list[list[str]] = []
     for pool in placement.pools:
         roles = [by_role[name] for name in pool.roles]
         names = sorted({r.model or r.name for r in roles if r.kind != "score"})
         if names:
             plan_of = WorkerPlan({n: plans[n] for n in names}, fingerprint)
             wanted.append((pool, MODEL_WORKER, plan_of))
-            names_of.append(tuple(names))
+            names_of.append(names)
         for role in roles:
             if role.kind == "score":
                 reward = _reward(plan, prompts, role.name)
                 args = RewardArgs(reward=reward, model=str(folder), role=role.name)
                 wanted.append((pool, REWARD_WORKER, args))
-                names_of.append((role.name,))
+                names_of.append([role.name])
     models: dict[str, Model] = {}
     scorers: dict[str, Group] = {}
     for (_, worker, _), names, group in zip(wanted, names_of, hosts.start(wanted), strict=True):

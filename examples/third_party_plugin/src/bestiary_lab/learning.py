@@ -1,6 +1,7 @@
 """An algorithm, REINFORCE, and its estimator, each reward against the median of its group."""
 
 import torch
+
 from bestiary import Algorithm, Batch, Term
 from bestiary.batch import Rows
 from bestiary.protocols import Configured, Reduce, ScoreHandle

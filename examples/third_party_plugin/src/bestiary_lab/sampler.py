@@ -3,7 +3,6 @@
 from typing import Any
 
 from bestiary import Batch
-
 from bestiary_lab.options import HardestOptions
 
 

@@ -17,7 +17,7 @@ class ClipOptions(LossOptions):
     """How tokens are weighted. GRPO's paper has seq-mean-token-mean; DAPO (arXiv:2503.14476,
     eq. 12) and TRL's default have token-mean, which does not favour short answers."""
     clip_low: float = 0.2
-    """The ratio is clipped to [1 − clip_low, 1 + clip_high]."""
+    """The ratio is clipped to [1 - clip_low, 1 + clip_high]."""
     clip_high: float = 0.2
     """Raise it above clip_low for clip-higher (DAPO: 0.28)."""
     dual_clip: float | None = None

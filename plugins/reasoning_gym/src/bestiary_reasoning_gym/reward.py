@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from bestiary.protocols import Sample
-
 from bestiary_reasoning_gym.generate import make_dataset
 from bestiary_reasoning_gym.options import VerifierOptions
 from bestiary_reasoning_gym.verify import credit, extract_answer, plain_number

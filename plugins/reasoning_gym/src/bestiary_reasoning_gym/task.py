@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from bestiary.errors import DataError
 from bestiary.protocols import Problem
-
 from bestiary_reasoning_gym.generate import Entry, different, make_dataset, question_key
 from bestiary_reasoning_gym.options import ReasoningGymOptions
 from bestiary_reasoning_gym.verify import (

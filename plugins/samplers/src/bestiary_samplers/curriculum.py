@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from bestiary.batch import Batch
 from bestiary.protocols import Prompts
-
 from bestiary_samplers.groups import counted_rows
 from bestiary_samplers.options import CurriculumOptions
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from bestiary.batch import Batch
-from bestiary.protocols import Prompts
 from numpy.typing import NDArray
 
+from bestiary.batch import Batch
+from bestiary.protocols import Prompts
 from bestiary_samplers.groups import rewards_by_group
 from bestiary_samplers.options import DynamicOptions
 

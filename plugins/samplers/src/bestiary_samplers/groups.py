@@ -1,8 +1,9 @@
 """Rewards by group: what samplers judge by."""
 
 import numpy as np
-from bestiary.batch import Batch
 from numpy.typing import NDArray
+
+from bestiary.batch import Batch
 
 
 def counted_rows(groups: Batch) -> NDArray[np.bool_]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from bestiary.batch import Batch
 from bestiary.protocols import Prompts
-
 from bestiary_samplers.options import UniformOptions
 
 

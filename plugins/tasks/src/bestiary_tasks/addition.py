@@ -5,7 +5,6 @@ from hashlib import blake2b
 from typing import Literal
 
 from bestiary.protocols import Problem
-
 from bestiary_tasks.options import AdditionOptions
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from bestiary.protocols import RunInfo
-
 from bestiary_tensorboard.options import TensorBoardOptions
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bestiary.protocols import RunInfo
-
 from bestiary_wandb.access import resolve_mode, without_secrets
 from bestiary_wandb.options import WandbOptions
 

@@ -219,10 +219,10 @@ class FSDPEngine:
             stats[name] = Stat(value, once)
         stats["grad_norm"] = Stat(norm, how="max")
         stats["lr"] = Stat(lr * once, once)
-        stats["tokens"] = Stat(float(tokens), how="sum")
-        stats["skipped"] = Stat(once * (not fine), how="sum")
+        stats["update/tokens"] = Stat(float(tokens), how="sum")
+        stats["update/skipped"] = Stat(once * (not fine), how="sum")
         for name, seconds in times.items():
-            stats[f"time/{name}_s"] = Stat(seconds)
+            stats[f"update/{name}_s"] = Stat(seconds)
         return stats
 
     # ------------------------------------------------------------------ shared

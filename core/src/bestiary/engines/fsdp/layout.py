@@ -13,6 +13,9 @@ from bestiary.engines.fsdp.linear import add_in_place
 _ALIGN = 64
 """Parameters start at multiples of this many elements of a flat buffer (cache lines, vectors)."""
 
+_RUN = 4096
+"""Elements that are added in float32 before sums go on in float64."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -100,6 +103,7 @@ class Replicated:
         for name, p in params.items():
             self.spans[name] = (size, tuple(p.shape))
             size += -(-p.numel() // _ALIGN) * _ALIGN
+        size = -(-size // _RUN) * _RUN
         device = next(iter(params.values())).device
         self.master = torch.zeros(size, dtype=torch.float32, device=device)
         for name, p in params.items():
@@ -145,8 +149,7 @@ class Replicated:
 
     def squared_norm(self) -> Tensor:
         """[] float64, the same on every rank."""
-        norm: Tensor = torch.linalg.vector_norm(self.grads[0], dtype=torch.float64)
-        return norm.square()
+        return squared_norm(self.grads[0])
 
     def publish(self) -> None:
         """Cast the masters for the next forward pass."""
@@ -164,6 +167,16 @@ class Replicated:
         """The live masters, without a copy."""
         for name in self.spans:
             yield name, self._view(self.master, name)
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """[] float64: short runs in float32, their sum in float64, without a float64 copy of ``x``."""
+    flat = x.reshape(-1)
+    cut = flat.numel() // _RUN * _RUN
+    runs = torch.linalg.vector_norm(flat[:cut].view(-1, _RUN), dim=1)
+    rest = torch.linalg.vector_norm(flat[cut:])
+    total: Tensor = torch.cat([runs, rest[None]]).double().square().sum()
+    return total
 
 
 def _numel(shape: tuple[int, ...]) -> int:

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from bestiary.engines.fsdp.layout import Piece, checkpoint_names
+from bestiary.engines.fsdp.layout import Piece, checkpoint_names, squared_norm
 
 
 class Sharded:
@@ -77,13 +77,8 @@ class Sharded:
 
     def squared_norm(self) -> Tensor:
         """[] float64, the same on every rank: each row is on one rank only."""
-        norms = [
-            torch.linalg.vector_norm(g, dtype=torch.float64).square()
-            for g in self.grads
-            if g.numel()
-        ]
-        total = torch.stack(norms).sum() if norms else torch.zeros((), dtype=torch.float64)
-        total = total.to(self.weights[0].device)
+        norms = [squared_norm(g) for g in self.grads]
+        total = torch.stack(norms).sum()
         dist.all_reduce(total)
         return total
 

@@ -47,7 +47,7 @@ class StopTexts:
         """Whether the response's last token completes one of the texts."""
         longest = max(len(text.encode()) for text in stop)
         tail = self._decode(ids[-max(_WINDOW, 4 * longest) :].tolist())
-        return any(text in tail for text in stop)
+        return any(text in tail for text in stop if text)
 
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(
