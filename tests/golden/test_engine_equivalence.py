@@ -43,7 +43,16 @@ MEMBERS = {
 }
 LARGEST, MEAN = 2e-5, 5e-6
 """Tolerances, relative to the recorded value."""
-SHAPE = TinyOptions(arch="llama", hidden=32, layers=2, heads=4, kv_heads=2, positions=64)
+SHAPE = TinyOptions(
+    arch="llama",
+    hidden=32,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+    intermediate=128,
+    positions=64,
+    tied=True,
+)
 
 
 class Policy:

@@ -15,10 +15,14 @@ from bestiary.ops.policy import clipped_surrogate
 from bestiary.protocols import ComponentRef, LossOptions, Stat
 
 ARCHS = {
-    "llama": TinyOptions(arch="llama", hidden=32, layers=2, heads=4, kv_heads=2, positions=96),
+    "llama": TinyOptions(
+        arch="llama", hidden=32, layers=2, heads=4, tied=True, kv_heads=2, positions=96
+    ),
     "qwen2": TinyOptions(arch="qwen2", hidden=32, layers=2, heads=4, tied=False, positions=96),
-    "qwen3": TinyOptions(arch="qwen3", hidden=32, layers=2, heads=4, kv_heads=1, positions=96),
-    "gpt2": TinyOptions(arch="gpt2", hidden=32, layers=2, heads=4, positions=96),
+    "qwen3": TinyOptions(
+        arch="qwen3", hidden=32, layers=2, heads=4, tied=True, kv_heads=1, positions=96
+    ),
+    "gpt2": TinyOptions(arch="gpt2", hidden=32, layers=2, heads=4, tied=True, positions=96),
 }
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from bestiary.engines.engine_api import TermJob, UpdatePart
-from bestiary.errors import EngineError, ModelError, NumericalError
+from bestiary.engines.fsdp.sharded import Sharded
+from bestiary.errors import AlgorithmError, EngineError, ModelError, NumericalError
 from bestiary.protocols import ComponentRef
 from bestiary.testing.ranks import run_ranks
 
@@ -108,6 +109,46 @@ def test_dist_11_a_parameter_that_nothing_depends_on_is_named(kit, model_of, mon
         kit.engine(model_of("llama"))
 
 
+def test_dist_11_a_gradient_on_some_ranks_only_is_summed():
+    """4 on rank 0 and none on rank 1 is 4; a head that rank 1 skips does not stop it."""
+
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = (torch.nn.Linear(2, 2, bias=False) for _ in range(2))
+
+        def forward(self, x, skip):
+            y = self.body(x)
+            return y if skip else y + self.head(x)
+
+    def run(rank, world):
+        module = Heads()
+        for p in module.parameters():
+            torch.nn.init.ones_(p)
+        layout = Sharded(module, [], torch.float32, trainable=True, world=world, device_type="cpu")
+        x = torch.full((1, 2), 4.0 if rank == 0 else 1.0)
+        module(x, skip=rank == 1).sum().backward()
+        layout.reduce()
+        norm = float(layout.squared_norm())
+        return {n: p.grad.full_tensor().numpy() for n, p in module.named_parameters()}, norm
+
+    for grads, norm in run_ranks(2, run):
+        assert (grads["head.weight"] == 4.0).all()
+        assert (grads["body.weight"] == 5.0).all()
+        assert norm == pytest.approx(4 * 4.0**2 + 4 * 5.0**2)
+
+
+def test_the_same_update_gives_the_same_bits(kit, model_of):
+    rows = kit.make_rows()
+    after = []
+    for _ in range(2):
+        e = kit.engine(model_of("llama"), lr=1e-2)
+        for _ in range(3):
+            e.update(kit.parts_of(rows, kit.weights_of(rows, "policy", "entropy")))
+        after.append(kit.whole(e))
+    assert all((after[0][k] == after[1][k]).all() for k in after[0])
+
+
 def test_the_padding_row_of_the_embedding_gets_no_gradient_either_way(kit, model_of):
     """Embeddings with a padding_idx zero that row's gradient, also when the id is a real token."""
     rows = kit.make_rows()
@@ -188,7 +229,17 @@ def test_a_loss_of_the_wrong_shape_and_a_frozen_model_are_refused(kit, model_of)
             return now.logprobs.mean(), {}
 
     e.resolve_loss = lambda ref: Mean()
-    with pytest.raises(EngineError, match="without reducing"):
+    with pytest.raises(AlgorithmError, match="without reducing"):
+        e.update(kit.parts_of(rows, kit.weights_of(rows, "policy")))
+
+    class Reads:
+        options = kit.LOSSES["policy"].options
+
+        def __call__(self, now, x):
+            return now.logprobs * x["ref_logprobs"], {}
+
+    e.resolve_loss = lambda ref: Reads()
+    with pytest.raises(AlgorithmError, match=r"calling loss=policy failed: KeyError.*ref_logprobs"):
         e.update(kit.parts_of(rows, kit.weights_of(rows, "policy")))
     frozen = kit.engine(model_of("llama"), trainable=False)
     with pytest.raises(EngineError, match="frozen"):

@@ -216,7 +216,8 @@ class Batch:
         missing = [int(key) for key in mine if int(key) not in place]
         if missing:
             raise ValueError(
-                f"join: {len(missing)} of {len(mine)} rows are not in the other batch of {len(theirs)}"
+                f"join: {len(missing)} of {len(mine)} rows are not in the other batch "
+                f"of {len(theirs)}"
             )
         return other.take(np.array([place[int(key)] for key in mine], dtype=np.int64))
 

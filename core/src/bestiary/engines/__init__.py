@@ -1,0 +1,1 @@
+"""Engines: what trains a model, and what draws responses from it."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from bestiary.batch import RowBlock, Rows
 from bestiary.engines.engine_api import TermJob
 from bestiary.engines.fsdp.forward import Plan
-from bestiary.errors import EngineError
+from bestiary.errors import AlgorithmError, boundary
 from bestiary.protocols import ComponentRef, ModelOutput, Stat
 
 Resolve = Callable[[ComponentRef], Any]
@@ -112,9 +112,10 @@ def term_gradients(
         weights = torch.from_numpy(np.asarray(term.row_weights, dtype=np.float64)[micro])
         weights = weights.to(mask.device)
         live = mask & (weights != 0)[:, None]
-        per_token, stats = loss(now, rows)
+        with boundary(getattr(loss, "owner", None), f"calling {term.loss}", AlgorithmError):
+            per_token, stats = loss(now, rows)
         if per_token.shape != mask.shape:
-            raise EngineError(
+            raise AlgorithmError(
                 f"{term.loss} returned a loss of shape {tuple(per_token.shape)}; "
                 f"{tuple(mask.shape)} (rows, response tokens) is wanted",
                 hint="a loss returns one value a token, without reducing",
@@ -126,9 +127,7 @@ def term_gradients(
         if not per_token.requires_grad or not bool(live.any()):
             continue
         factor = torch.where(live, weights[:, None], 0.0).to(per_token.dtype)
-        found = torch.autograd.grad(
-            per_token, list(leaves.values()), factor, allow_unused=True, retain_graph=True
-        )
+        found = torch.autograd.grad(per_token, list(leaves.values()), factor, allow_unused=True)
         for name, grad in zip(leaves, found, strict=True):
             if grad is not None:
                 grads[name] += torch.where(live, grad, 0.0)
