@@ -37,6 +37,7 @@ class Progress:
 
     step: int = 0
     tokens_generated: int = 0
+    samples: int = 0
     seconds: float = 0.0
     attempt: int = 1
     last: dict[str, float] = field(default_factory=dict)
@@ -128,11 +129,15 @@ class Loop:
     def _measure(self, done: Done) -> dict[str, float]:
         batch = done.batch
         metrics = {**done.metrics, **self.session.services.ledger.drain()}
-        metrics.pop("data/rollout_tokens", None)
+        policy = f"loss/{self.session.plan.choices['loss'].rpartition(':')[2]}"
+        if policy in metrics:
+            metrics["loss/policy"] = metrics.pop(policy)
         metrics |= batch_metrics(batch)
         metrics |= getattr(self.session.sampler, "metrics", dict)()
         total, response = tokens_of(batch)
-        self.progress.tokens_generated += response if "truncated" in batch else 0
+        generated = "truncated" in batch
+        self.progress.tokens_generated += response if generated else 0
+        self.progress.samples += len(batch) if generated else 0
         version = self.version
         metrics |= {
             "version": float(version),
@@ -141,6 +146,7 @@ class Loop:
             "time/other_s": other_time(metrics, done.seconds),
             "throughput/tokens_per_s": total / done.seconds,
             "data/tokens_generated": float(self.progress.tokens_generated),
+            "data/samples": float(self.progress.samples),
             "driver/bytes": float(self._bytes()),
         }
         seconds = metrics.get("time/rollout_s", 0.0)
@@ -244,6 +250,7 @@ def vars_of(progress: Progress) -> dict[str, Any]:
     return {
         "step": progress.step,
         "tokens_generated": progress.tokens_generated,
+        "samples": progress.samples,
         "seconds": progress.seconds,
         "attempt": progress.attempt,
     }

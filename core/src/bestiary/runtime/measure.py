@@ -16,7 +16,6 @@ def batch_metrics(batch: Batch) -> dict[str, float]:
     """
     rows = batch.trainable()
     out = {
-        "data/samples": float(len(rows)),
         "response_len/mean": float(rows["response_len"].mean()),
         "response_len/max": float(rows["response_len"].max()),
     }

@@ -47,6 +47,7 @@ def restore(session: Session, checkpoint: Checkpoint, progress: Progress) -> Non
     saved = state["progress"]
     progress.step = int(saved["step"])
     progress.tokens_generated = int(saved["tokens_generated"])
+    progress.samples = int(saved["samples"])
     progress.seconds = float(saved["seconds"])
 
 

@@ -108,7 +108,7 @@ class ModelWorker:
         report = {
             "seconds": time.perf_counter() - began,
             "sync_seconds": sync_seconds,
-            "metrics": {"data/rollout_tokens": Stat(float(total), how="sum")},
+            "metrics": _surprise(tokens),
         }
         return RowBlock(tokens, table), report
 
@@ -219,3 +219,17 @@ class ModelWorker:
         else:
             for _ in buckets:  # a sharded export is made by all ranks together
                 pass
+
+
+def _surprise(tokens: Mapping[str, Ragged]) -> dict[str, Stat]:
+    """Mean −log π of sampled tokens: an unbiased estimate of the policy's entropy.
+
+    Where the vocabulary was truncated, also what that did to the log-probabilities.
+    """
+    full, drawn = tokens["rollout_logprobs_full"].values, tokens["rollout_logprobs"].values
+    count = float(len(full))
+    out = {"entropy": Stat(-float(full.sum(dtype=np.float64)), count)}
+    if not np.array_equal(full, drawn):
+        gap = float((drawn - full).sum(dtype=np.float64))
+        out["kl/truncation"] = Stat(gap, count)
+    return out

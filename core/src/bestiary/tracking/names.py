@@ -59,7 +59,10 @@ _DOCS = (
         "Estimated KL between the engine's behaviour policy and the trainer's, same weights.",
     ),
     MetricDoc(
-        "entropy", "nats/token", "", "Entropy of the policy at the sampling temperature, mean."
+        "entropy",
+        "nats/token",
+        "",
+        "Entropy of the policy at the sampling temperature, estimated from the sampled tokens.",
     ),
     MetricDoc("response_len/mean", "tokens", "", "Mean response length, end token included."),
     MetricDoc("response_len/max", "tokens", "", "Longest response of the step."),
@@ -119,7 +122,17 @@ FAMILIES: Mapping[str, MetricDoc] = {
         MetricDoc("throughput/<name>", "1/s", "higher", "A further rate."),
         MetricDoc("data/<name>", "", "", "A further count of data."),
         MetricDoc("groups/<name>", "fraction", "", "A further property of groups."),
-        MetricDoc("update/<name>", "", "", "A further count of updates."),
+        MetricDoc(
+            "update/<name>",
+            "",
+            "",
+            "Seconds, tokens and skipped steps inside the updates of a step.",
+        ),
+        MetricDoc(
+            "advantages/<name>", "", "", "Spread of the advantages over the trained samples."
+        ),
+        MetricDoc("sampler/<name>", "", "", "What the sampler did: judged, dropped, pass rates."),
+        MetricDoc("value/<name>", "", "", "Error of a value head, mean over tokens."),
     )
 }
 """Documentation of the families, by prefix; an exact name in ``METRICS`` goes before them."""
