@@ -46,7 +46,8 @@ format: install
 	$(BIN)/ruff format .
 
 golden: install
-	$(BIN)/python -m tests.golden.record
+	$(BIN)/python tests/golden/test_engine_equivalence.py --record
+	$(BIN)/python tests/golden/test_run_equivalence.py --record
 
 bench: install
 	$(BIN)/python benchmarks/update_step.py

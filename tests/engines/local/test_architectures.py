@@ -100,7 +100,7 @@ def test_bf16_agrees_with_the_model_in_bf16(tools, start, kind):
     model = tools.build(kind, gain=2.0)
     engine = start(model, dtype="bf16")
     prompt = tools.prompts_of((6,))[0]
-    out = engine.generate([tools.request(prompt, Sampling(n=8, max_tokens=10))])[0]
+    out = engine.generate([tools.request(prompt, Sampling(n=8, max_tokens=24))])[0]
     half = model.to(torch.bfloat16)
     for c in out:
         want = tools.reference_logprobs(half, prompt, c.ids)

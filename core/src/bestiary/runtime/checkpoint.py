@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bestiary.errors import CheckpointError
+from bestiary.errors import EXIT_FAILURE, CheckpointError
 
 MARKER = "COMPLETE"
 
@@ -54,7 +54,8 @@ def write_checkpoint(
         keep: complete checkpoints to keep, at least 1.
 
     Raises:
-        CheckpointError: if it cannot be written; earlier checkpoints are untouched.
+        CheckpointError: if the disk does not take it, naming path and bytes; earlier checkpoints
+            are untouched, after this and any other error.
     """
     root.mkdir(parents=True, exist_ok=True)
     aside, final = root / f".step_{step}.writing", root / f"step_{step}"
@@ -63,31 +64,83 @@ def write_checkpoint(
         (aside / "models").mkdir(parents=True)
         save_models(aside / "models")
         _write(aside / "state.json", json.dumps(state, indent=1, sort_keys=True))
-        sizes = {
-            str(path.relative_to(aside)): path.stat().st_size
-            for path in sorted(aside.rglob("*"))
-            if path.is_file()
-        }
-        for name in sizes:
-            _fsync(aside / name)
-        _write(aside / MARKER, json.dumps(sizes, indent=1))
-        if final.exists():
-            shutil.rmtree(final)
-        aside.rename(final)
-        _fsync(root)
-    except OSError as error:
-        needed = _size(aside)
+        _mark(aside)
+        _put_in_place(aside, final)
+    except BaseException as error:
+        written = _size(aside)
         shutil.rmtree(aside, ignore_errors=True)
-        room = shutil.disk_usage(root).free
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise CheckpointError(
-            f"checkpoint of step {step} could not be written to {final}: {error.strerror}",
-            hint=f"{needed} bytes were written and {room} are free; "
-            + ("make room and resume" if full else "earlier checkpoints are untouched"),
-        ) from error
+        reason = _disk_error(error)
+        if not reason:
+            raise
+        raise _cannot_write(final, step, reason, written) from error
     for old in complete_checkpoints(root)[0][: -max(1, keep)]:
-        shutil.rmtree(old.path, ignore_errors=True)
+        # Later steps than this one are of a branch that was given up; they never push it out.
+        if old.step < step:
+            shutil.rmtree(old.path, ignore_errors=True)
     return Checkpoint(final, step)
+
+
+def _mark(folder: Path) -> None:
+    """Bring all files to the disk, then write the marker that lists them."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        _fsync(path)
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    _write(folder / MARKER, json.dumps(sizes, indent=1))
+
+
+def _put_in_place(aside: Path, final: Path) -> None:
+    """Rename a complete folder; one of the same name goes only after that."""
+    old = final.with_name(f".{final.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        os.rename(final, old)
+    os.rename(aside, final)
+    _fsync(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+
+def _disk_error(error: BaseException) -> str:
+    """The reason in words when files could not be written, here or in a worker; else empty."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    first = str(error).partition("\n")[0]
+    if isinstance(error, Exception) and any(os.strerror(n) in first for n in _DISK):
+        return first  # of a worker, or of a library that has errors of its own
+    return ""
+
+
+def _cannot_write(final: Path, step: int, reason: str, written: int) -> CheckpointError:
+    earlier = complete_checkpoints(final.parent)[0]
+    size = f" (the last complete one has {_size(earlier[-1].path)})" if earlier else ""
+    free = shutil.disk_usage(final.parent).free
+    error = CheckpointError(
+        f"checkpoint of step {step} could not be written to {final}: {reason}",
+        hint=f"{written} bytes were written{size} and {free} are free; earlier checkpoints are "
+        "untouched: make room and go on with resume=auto",
+    )
+    error.exit_code = EXIT_FAILURE  # the run had started
+    return error
+
+
+def set_aside_later(root: Path, step: int, attempt: int) -> list[Path]:
+    """Move checkpoints after ``step`` to ``abandoned-<attempt>``: a run goes on from ``step``.
+
+    Left where they are, the newest of them would be taken for the run's last state.
+
+    Returns:
+        Where they are now.
+    """
+    later = [c for c in complete_checkpoints(root)[0] if c.step > step]
+    moved = []
+    for checkpoint in later:
+        folder = root / f"abandoned-{attempt}"
+        folder.mkdir(exist_ok=True)
+        moved.append(checkpoint.path.rename(folder / checkpoint.path.name))
+    return moved
 
 
 def complete_checkpoints(root: Path) -> tuple[list[Checkpoint], list[Path]]:
@@ -103,6 +156,11 @@ def complete_checkpoints(root: Path) -> tuple[list[Checkpoint], list[Path]]:
             complete.append(Checkpoint(path, int(number)))
         else:
             broken.append(path)
+    known = {checkpoint.step for checkpoint in complete}
+    for path in sorted(root.glob(".step_*.old")):  # cut short between two renames
+        number = path.name.removeprefix(".step_").removesuffix(".old")
+        if number.isdigit() and int(number) not in known and _is_complete(path):
+            complete.append(Checkpoint(path, int(number)))
     return sorted(complete, key=lambda c: c.step), broken
 
 

@@ -117,7 +117,7 @@ class FastDecoder:
             row[: len(prompt)] = prompt
         tokens = torch.from_numpy(padded.reshape(-1)).to(self.device)
         positions = torch.arange(width, device=self.device).repeat(count)
-        attend = _PromptAttention(self.network, count, width, self.dtype, self.device)
+        attend = _PromptAttention(self.network, count, width, self.cache.dtype, self.device)
         hidden = self.network.hidden(tokens, positions, attend)
         last = torch.from_numpy(np.arange(count) * width + lengths - 1).to(self.device)
         return Prefilled(self.network.logits(hidden[last]), lengths, attend.stored)
@@ -182,7 +182,7 @@ class _PromptAttention:
         group = network.heads // network.kv_heads
         shape = (self.count, self.width, network.kv_heads, group + 2, network.head_dim)
         # [group + 2, B, Hk, P, D]
-        parts = qkv.view(shape).permute(3, 0, 2, 1, 4)
+        parts = qkv.to(self.stored.dtype).view(shape).permute(3, 0, 2, 1, 4)
         stored = self.stored[layer]
         stored.copy_(parts[group:])
         queries = parts[:group].permute(1, 2, 0, 3, 4)
@@ -194,4 +194,4 @@ class _PromptAttention:
             scale=network.scale,
             enable_gqa=group > 1,
         )
-        return out.transpose(1, 2).reshape(self.count * self.width, -1)
+        return out.transpose(1, 2).reshape(self.count * self.width, -1).to(qkv.dtype)
