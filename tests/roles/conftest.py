@@ -1,4 +1,4 @@
-"""Runs in the test's own process, with the test plugin installed for them."""
+"""Roles on groups of this process, with the test plugin installed for them."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 RUNS = Path(__file__).parents[1] / "runs"
-sys.path.insert(0, str(RUNS))
+sys.path[:0] = [str(RUNS), str(Path(__file__).parent)]
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,18 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from bestiary.distributed import reaper
+from bestiary.distributed.tokens import JOB_VARIABLE
 
 FOLDER = Path(__file__).parent
 REWARDS = FOLDER / "rewards.py"
@@ -41,16 +46,14 @@ def install(folder: Path) -> Path:
     return folder
 
 
-def train_here(words, run_dir, plugins):
+def train_here(words, run_dir, plugins, small=SMALL):
     """What ``bestiary train`` does, without a process of its own; returns the last metrics."""
     from bestiary.config.compose import compose_run
     from bestiary.config.manifest import manifest, write_manifest
     from bestiary.config.run_dir import claim, write_config
     from bestiary.runtime.job import train
 
-    plan = compose_run(
-        [*SMALL, "placement=inprocess", f"run_dir={run_dir}", *words], None, plugins
-    )
+    plan = compose_run([*small, "placement=inprocess", f"run_dir={run_dir}", *words], None, plugins)
     taken = claim(plan)
     write_config(taken.folder, plan, taken.attempt)
     write_manifest(taken.folder, manifest(plan, plugins, taken, ["test"]), taken.attempt)
@@ -80,27 +83,33 @@ class Done:
     out: str
     err: str
     seconds: float
-    left: list[str] = field(default_factory=list)
 
 
 class Command:
-    """``bestiary`` in a process of its own, watched for what it leaves behind."""
+    """``bestiary`` in a process of its own, watched for what it leaves behind.
+
+    Args:
+        folder: where it runs.
+        site: a folder with further plugins.
+        variables: of its environment.
+    """
 
     def __init__(self, folder: Path, site: Path | None = None, **variables: str) -> None:
         self.folder = folder
         paths = [str(p) for p in (site, FOLDER if site else None) if p]
         paths += [p for p in (os.environ.get("PYTHONPATH"),) if p]
-        self.mark = f"bst-test-{os.getpid()}-{time.monotonic_ns()}"
+        # Short, so that job folders go here and not to the machine's own.
+        self.temp = Path(tempfile.mkdtemp(prefix="bt", dir="/tmp"))
         self.env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
+            "TMPDIR": str(self.temp),
             "COLUMNS": "200",
-            "BESTIARY_TEST": self.mark,
             "OMP_NUM_THREADS": "1",
             **variables,
         }
-        self._segments = set(os.listdir("/dev/shm"))
-        self._temporary = set(Path("/tmp").glob("bst-*"))
+        self.tokens: set[str] = set()
+        self.segments: set[Path] = set()
 
     def start(self, *words: object) -> subprocess.Popen:
         argv = [sys.executable, "-m", "bestiary.cli.main", *map(str, words)]
@@ -110,38 +119,59 @@ class Command:
                 argv, cwd=self.folder, env=self.env, stdout=o, stderr=e, start_new_session=True
             )
 
+    def look(self) -> None:
+        """Remember the jobs of the command, and their shared memory."""
+        self.tokens |= {path.name.removeprefix("bst-") for path in self.temp.glob("bst-*")}
+        for token in self.tokens:
+            self.segments |= reaper.segments_of(self.processes(token))
+
     def end(self, process: subprocess.Popen, timeout_s: float = 120.0) -> Done:
         """Wait for the end; a command that does not end is killed and fails the test."""
         began = time.monotonic()
         try:
-            status = process.wait(timeout_s)
+            while process.poll() is None:
+                assert time.monotonic() - began < timeout_s, self.err
+                self.look()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
         finally:
             process.kill()
-        out, err = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
-        return Done(status, out, err, time.monotonic() - began)
+        process.wait()
+        return Done(process.returncode, self.out, self.err, time.monotonic() - began)
 
     def __call__(self, *words: object, timeout_s: float = 120.0) -> Done:
         return self.end(self.start(*words), timeout_s)
 
-    def processes(self) -> list[psutil.Process]:
-        """Live processes that this command or its children started."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                if process.environ().get("BESTIARY_TEST") == self.mark:
-                    found.append(process)
-        return found
+    @property
+    def out(self) -> str:
+        return (self.folder / "stdout").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+    def processes(self, token: str) -> list[psutil.Process]:
+        """Live processes of a job."""
+        return reaper.marked(JOB_VARIABLE, token, temp=self.temp / f"bst-{token}")
 
     def leftovers(self, patience_s: float = 0.0) -> list[str]:
-        """Processes of the command, and job folders, that are still there."""
+        """Processes, job folders and segments of the command's jobs that are still there."""
+        assert self.tokens, "no job was seen"
         deadline = time.monotonic() + patience_s
         while True:
-            left = [f"process {p.pid}" for p in self.processes()]
+            left = [f"process {p}" for token in self.tokens for p in self.processes(token)]
+            left += [str(path) for path in self.temp.glob("bst-*")]
+            left += [str(path) for path in self.segments if path.exists()]
+            left += [str(p) for t in self.tokens for p in Path("/dev/shm").glob(f"bst-{t}*")]
             if not left or time.monotonic() > deadline:
                 return left
             time.sleep(0.2)
+
+    def close(self) -> None:
+        """End what a failed test has left."""
+        for token in self.tokens:
+            reaper.clean_up(JOB_VARIABLE, token, self.temp / f"bst-{token}", 0.1)
+        shutil.rmtree(self.temp, ignore_errors=True)
 
 
 def wait_for(condition, process, timeout_s=90.0, what="it"):
@@ -156,6 +186,6 @@ def wait_for(condition, process, timeout_s=90.0, what="it"):
 def steps_done(run_dir):
     """Number of finished training steps in a record that is being written."""
     try:
-        return sum('"reward/mean"' in line for line in Path(run_dir, "metrics.jsonl").open())
+        return Path(run_dir, "metrics.jsonl").read_text().count('"reward/mean"')
     except OSError:
         return 0

@@ -176,7 +176,8 @@ def save(folder):
         save_file({"x": torch.zeros(100_000)}, folder / "actor" / "rank_0.safetensors")
     except Exception as error:
         told = RankError.of(error)
-        raise failure_error([Failure("actor", 1, "host", 1, told.kind, told.type_name, told.message)])
+        failed = Failure("actor", 1, "host", 1, told.kind, told.type_name, told.message)
+        raise failure_error([failed])
 
 try:
     write_checkpoint(root, 40, {}, save, keep=1)
@@ -212,5 +213,3 @@ def test_an_error_of_a_worker_leaves_nothing_half_written(tmp_path):
     with pytest.raises(WorkerFailure, match="rank 1 killed by signal 9"):
         write(tmp_path, 2, save=save)
     assert names(tmp_path) == ["step_1"]
-
-

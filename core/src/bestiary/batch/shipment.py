@@ -28,6 +28,9 @@ class Shipment:
         tokens: dict[str, Ragged] = {}
         for name, column in self.columns.items():
             blocks = [fetch(handle).tokens[column.name or name] for handle in column.handles]
+            if not blocks:  # a rank without rows still takes part
+                tokens[name] = Ragged.from_rows([], dtype=np.int64)
+                continue
             if len(blocks) == 1:
                 tokens[name] = blocks[0].take(column.row)
                 continue

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bestiary.config.resume import CONFIG
 from bestiary.errors import CheckpointError, ConfigError
 from bestiary.plugins.manager import load_plugins
 
@@ -29,9 +30,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from bestiary.distributed.guard import run_guarded
 
     plugins = load_plugins(block=arguments.block_plugin)
-    source = Path(arguments.source)
-    run_dir = source.parents[1] if source.name.startswith("step_") else source
+    source = Path(arguments.source).expanduser().absolute()
     checkpoint = _checkpoint(source)
+    run_dir = _run_of(source)
     words = [*(["display=none"] if arguments.json else []), *arguments.overrides]
     plan = _plan(run_dir, words, plugins)
     folder = _folder(run_dir)
@@ -57,6 +58,14 @@ def _checkpoint(source: Path) -> Path:
     return find_checkpoint(source).path
 
 
+def _run_of(source: Path) -> Path:
+    """The run that a checkpoint belongs to, or the folder itself."""
+    for folder in (source, *source.parents[:3]):
+        if (folder / CONFIG).is_file():
+            return folder
+    return source
+
+
 def _plan(run_dir: Path, words: Sequence[str], plugins: "PluginSet") -> "RunPlan":
     """The run's own configuration with what the command line changes of it."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -64,7 +73,7 @@ def _plan(run_dir: Path, words: Sequence[str], plugins: "PluginSet") -> "RunPlan
     from bestiary.config.plan import RunPlan
 
     try:
-        data: dict[str, Any] = json.loads((run_dir / "config.json").read_text())
+        data: dict[str, Any] = json.loads((run_dir / CONFIG).read_text())
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{run_dir} has no readable config.json: {error}", hint="give a run folder"

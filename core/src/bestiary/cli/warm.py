@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 KIND = "warm"
 
 _SETTINGS = (
+    "algorithm.prompts=64",
     "train_engine.lr=1e-3",
-    "train_engine.warmup_steps=50",
-    "train_engine.weight_decay=0.01",
+    "train_engine.warmup_steps=30",
     "eval.every=0",
     "eval.at_start=false",
     "eval.problems=64",
@@ -96,7 +96,16 @@ def warm_key(supervised: "RunPlan", plugins: "PluginSet") -> Mapping[str, Any]:
     data = supervised.to_json()
     settings = {k: data["options"][k] for k in ("algorithm", "loss", "task", "model", "sampler")}
     engine = data["options"]["train_engine"]
-    numbers = ("lr", "betas", "eps", "weight_decay", "clip_norm", "warmup_steps", "lr_schedule")
+    numbers = (
+        "lr",
+        "betas",
+        "eps",
+        "weight_decay",
+        "clip_norm",
+        "warmup_steps",
+        "lr_schedule",
+        "total_steps",
+    )
     owners = {
         supervised.component(group, plugins).owner.distribution
         for group in ("algorithm", "loss", "task", "sampler")

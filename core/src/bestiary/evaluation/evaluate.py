@@ -29,7 +29,7 @@ def eval_samplings(base: Sampling, samples: int, *, greedy: bool) -> tuple[Sampl
     """Temperature 1 without truncation, ``samples`` times, and the greedy response beside it."""
     plain = replace(
         base,
-        n=samples,
+        n=max(1, samples),
         temperature=1.0,
         top_p=1.0,
         top_k=0,
@@ -38,9 +38,8 @@ def eval_samplings(base: Sampling, samples: int, *, greedy: bool) -> tuple[Sampl
         tag="sample",
         trainable=False,
     )
-    if not greedy:
-        return (plain,)
-    return (plain, replace(plain, n=1, greedy=True, tag="greedy"))
+    sampled = (plain,) if samples else ()
+    return (*sampled, replace(plain, n=1, greedy=True, tag="greedy")) if greedy else sampled
 
 
 def evaluate(
@@ -72,7 +71,7 @@ def evaluate(
         mine = (tag == name) & valid
         if (tag == name).any():
             metrics[key] = float((rewards[mine] >= CORRECT).mean()) if mine.any() else float("nan")
-    sampled = tag == "sample"
+    sampled = tag == "sample" if (tag == "sample").any() else np.ones(len(tag), dtype=bool)
     metrics["eval/reward"] = _mean(rewards[sampled & valid])
     metrics["eval/response_len"] = _mean(batch["response_len"][sampled])
     metrics["eval/truncated"] = _mean(batch["truncated"][sampled])

@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from bestiary.batch import Batch, Column, Rows, ship
+from bestiary.batch import Batch, Column, Ragged, Ready, RowBlock, Rows, ship
 from bestiary.distributed.collectives import LocalReduce
-from bestiary.engines.microbatch import plan_microbatches
 from bestiary.errors import AlgorithmError, Owner, boundary
 from bestiary.protocols import AdvantageEstimator, AdvantageOptions, ComponentRef, Stat
 from bestiary.roles.model import Group
-from bestiary.roles.services import Services
+from bestiary.roles.row_weights import valid_rows
+from bestiary.roles.services import Services, spread
 
-_LAYOUT = ("response_mask",)
+_MASK = "response_mask"
 
 
 class AdvantageRole:
@@ -74,7 +74,7 @@ class AdvantageRole:
             if column.dtype.kind in "bif"
         }
         columns["group"] = torch.from_numpy(rows.group_index())
-        columns.setdefault("valid", torch.ones(len(rows), dtype=torch.bool))
+        columns["valid"] = torch.from_numpy(valid_rows(rows))
         mask = torch.ones(len(rows), 1, dtype=torch.bool)
         text = {n: list(c) for n, c in table.items() if c.dtype == object}
         with boundary(self.owner, f"calling {self.reference}", AlgorithmError):
@@ -106,33 +106,32 @@ class AdvantageRole:
     # ------------------------------------------------------------------ scopes row and group
 
     def _on_shards(self, batch: Batch, scalars: dict[str, float]) -> Batch:
-        rows = batch.trainable()
-        together = rows.group_index() if self.options.scope == "group" else np.arange(len(rows))
-        plan = plan_microbatches(
-            np.zeros(len(rows), dtype=np.int64),
-            rows["response_len"],
-            together,
-            world=self.group.size,
-            tokens_per_micro=1 << 60,
-        )
-        rows = rows.with_columns(group=rows.group_index())
-        tokens = [n for n in (*_LAYOUT, *sorted(self.options.requires)) if n in rows.columns]
+        live = np.flatnonzero(batch["trainable"].astype(bool))
+        rows = batch.take(live)
+        rows = rows.with_columns(group=rows.group_index(), valid=valid_rows(rows))
+        runs = self._shards(rows)
+        tokens = [n for n in (_MASK, *sorted(self.options.requires)) if n in rows.columns]
         table = [n for n in sorted(self.options.requires) if n in rows and n not in rows.columns]
-        extra = [n for n in ("group", "valid", "response_len") if n in rows and n not in table]
-        calls = [
-            (self.reference, ship(rows, r.rows, tokens, [*table, *extra]), r.padding, scalars)
-            for r in plan.ranks
-        ]
+        table += [n for n in ("group", "valid", "response_len") if n not in table]
+        calls = [(self.reference, ship(rows, run, tokens, table), scalars) for run in runs]
         handles = self.group.call("estimate", calls)
         self.services.ledger.note("score", handles)
-        part = np.zeros(len(rows), dtype=np.int32)
-        place = np.zeros(len(rows), dtype=np.int64)
-        for rank, its in enumerate(plan.ranks):
-            if not its.padding.all():
-                part[its.rows] = rank
-                place[its.rows] = np.arange(len(its.rows))
-        column = Column(tuple(handles), part, place)
-        made = Batch(
-            {"row_key": rows["row_key"]}, dict.fromkeys(sorted(self.options.provides), column)
-        )
-        return made
+        # Rows that are not trained on get zeros, so that the result covers the whole batch.
+        names, lengths = sorted(self.options.provides), batch["response_len"].astype(np.int64)
+        zeros = Ragged.from_lengths(np.zeros(int(lengths.sum())), lengths)
+        part = np.full(len(batch), len(handles), dtype=np.int32)
+        place = np.arange(len(batch), dtype=np.int64)
+        for rank, run in enumerate(runs):
+            part[live[run]] = rank
+            place[live[run]] = np.arange(len(run))
+        column = Column((*handles, Ready(RowBlock(dict.fromkeys(names, zeros)))), part, place)
+        return Batch({"row_key": batch["row_key"]}, dict.fromkeys(names, column))
+
+    def _shards(self, rows: Batch) -> list[np.ndarray]:
+        """The rows of each rank; scope ``group`` never splits a group."""
+        tokens = rows["response_len"] + 1
+        if self.options.scope == "row":
+            return spread(tokens, self.group.size)
+        group = rows.group_index()
+        sizes = np.bincount(group, weights=tokens, minlength=1)
+        return [np.flatnonzero(np.isin(group, chosen)) for chosen in spread(sizes, self.group.size)]

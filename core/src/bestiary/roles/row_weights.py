@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from bestiary.batch import Batch
 from bestiary.protocols import WeightMode
 
 Numbers = NDArray[np.float64]
@@ -61,3 +62,12 @@ def row_weights(
     if sample_weight is not None:
         weights *= np.asarray(sample_weight, dtype=np.float64)
     return weights
+
+
+def valid_rows(batch: Batch) -> NDArray[np.bool_]:
+    """[B] True on rows that every scorer has scored: ``valid`` and each ``valid_<scorer>``."""
+    valid = np.ones(len(batch), dtype=bool)
+    for name in batch.names():
+        if name == "valid" or name.startswith("valid_"):
+            valid &= batch[name].astype(bool)
+    return valid

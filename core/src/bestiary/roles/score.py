@@ -29,9 +29,11 @@ class ScoreRole:
     def score(self, batch: Batch, into: str = "") -> Batch:
         """Score each response; returns at once.
 
-        Makes the sample columns ``into``, ``valid`` and ``parts`` (JSON objects). Where the batch
-        has rows tagged ``baseline``, also ``baseline_<into>``: the score of the baseline row of
-        each row's group.
+        Makes the sample columns ``into``, ``valid`` and ``parts`` (JSON objects); a scorer whose
+        column is not ``reward`` makes ``valid_<into>`` and ``parts_<into>``, and a row is trained
+        on where all are valid. Where the batch has rows tagged ``baseline``, also
+        ``baseline_<into>``: the score of the baseline row of each row's group. A group whose
+        baseline is invalid is invalid as a whole: there is nothing to compare its rows with.
         """
         into = into or self.name
         runs = spread(np.ones(len(batch)), self.group.size)
@@ -39,13 +41,16 @@ class ScoreRole:
         handles = self.group.call("score", calls)
         self.services.ledger.note("score", handles)
         column = Column.of(handles, [len(run) for run in runs])
-        arriving = Batch(
+        scored = Batch(
             {"row_key": batch["row_key"]}, {}, dict.fromkeys(("reward", "valid", "parts"), column)
         )
-        scored = arriving if into == "reward" else _rename(arriving, into)
         if BASELINE_TAG in set(batch["tag"]):
-            scored = scored.with_columns(**{f"baseline_{into}": _baseline(batch, scored[into])})
-        return scored
+            valid = scored["valid"].astype(bool)
+            scored = scored.with_columns(
+                baseline_reward=_baseline(batch, scored["reward"]),
+                valid=valid & _baseline(batch, valid).astype(bool),
+            )
+        return scored if into == "reward" else _renamed(scored, into)
 
     def texts(self, batch: Batch) -> list[str]:
         """The responses as text, decoded where the scorer runs."""
@@ -55,14 +60,17 @@ class ScoreRole:
         return [str(text) for text in self.group.call("decode", calls)[0].table()["text"]]
 
 
-def _rename(batch: Batch, into: str) -> Batch:
-    values = batch["reward"]
-    return batch.without("reward").with_columns(**{into: values})
+def _renamed(scored: Batch, into: str) -> Batch:
+    """The same under names that do not meet those of another scorer."""
+    names = {"row_key": "row_key", "reward": into, "baseline_reward": f"baseline_{into}"}
+    table = scored.sample_columns()
+    return Batch({names.get(name, f"{name}_{into}"): column for name, column in table.items()})
 
 
-def _baseline(batch: Batch, scores: np.ndarray) -> np.ndarray:
+def _baseline(batch: Batch, values: np.ndarray) -> np.ndarray:
+    """The value of the baseline row of each row's group; 0 for a group without one."""
     group = batch.group_index()
     mine = np.flatnonzero(batch["tag"] == BASELINE_TAG)
-    table = np.full(int(group.max()) + 1, np.nan)
-    table[group[mine]] = scores[mine]
+    table = np.zeros(int(group.max()) + 1)
+    table[group[mine]] = values[mine]
     return table[group]

@@ -10,10 +10,12 @@ from bestiary.engines.microbatch import Plan, plan_microbatches
 from bestiary.errors import ConfigError
 from bestiary.protocols import ComponentRef, LossOptions, Term
 from bestiary.roles.model import Model
-from bestiary.roles.row_weights import row_weights
+from bestiary.roles.row_weights import row_weights, valid_rows
 from bestiary.roles.services import Services
 
 _ALWAYS = ("prompt_ids", "response_ids", "response_mask")
+_WATCHED = ("rollout_logprobs",)
+"""Sent with every update where it is there, so that losses can report the engine's mismatch."""
 _FILLED_IN = frozenset({"old_logprobs"})
 
 
@@ -113,7 +115,7 @@ class TrainedRole:
         return term.coef * row_weights(
             tokens,
             mode,
-            valid=batch.optional("valid"),
+            valid=valid_rows(batch),
             sample_weight=batch.optional("sample_weight"),
             length_norm=term.length_norm or getattr(options, "length_norm", None),
         )
@@ -124,10 +126,10 @@ class TrainedRole:
         for reference in references:
             options: LossOptions = self.services.resolve(reference)
             needed.update(dict.fromkeys(sorted(options.requires), reference))
-        tokens, table = self._present(batch, _ALWAYS), []
+        tokens, table = self._present(batch, (*_ALWAYS, *_WATCHED)), []
         for name, reference in needed.items():
             if name in batch.columns:
-                tokens.append(name)
+                tokens += [] if name in tokens else [name]
             elif name in batch:
                 table.append(name)
             elif name not in _FILLED_IN:

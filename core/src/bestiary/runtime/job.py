@@ -20,14 +20,21 @@ from bestiary.config.secrets import hide
 from bestiary.errors import EXIT_FAILURE, BestiaryError, CheckpointError
 from bestiary.plugins.manager import PluginSet, load_plugins
 from bestiary.protocols import RunInfo
-from bestiary.runtime.checkpoint import Checkpoint, complete_checkpoints, find_checkpoint
+from bestiary.runtime.checkpoint import (
+    Checkpoint,
+    complete_checkpoints,
+    find_checkpoint,
+    set_aside_later,
+)
 from bestiary.runtime.loop import Loop, Progress
 from bestiary.runtime.restore import made_by, restore
 from bestiary.runtime.session import Session, open_session
 from bestiary.tracking.display import Display
 from bestiary.tracking.fanout import NamedTracker, Trackers
+from bestiary.tracking.jsonl import METRICS_FILE, read_metrics
 
 EXIT_STOPPED = 130
+_KEYS = ("step", "attempt")
 
 
 def main(argv: list[str]) -> int:
@@ -55,7 +62,7 @@ def train(plan: RunPlan, plugins: PluginSet, run_dir: Path) -> dict[str, float]:
     """Run a plan in this process; returns the last metrics."""
     manifest = _read(run_dir / "manifest.json")
     attempt = int(manifest.get("attempt", 1))
-    began = _resume_point(plan, run_dir)
+    began, skipped = _resume_point(plan, run_dir)
     display = Display(plan.run.display, plan.run.steps)
     trackers = Trackers(_trackers(plan, plugins), report=display.message)
     progress = Progress(attempt=attempt)
@@ -69,11 +76,19 @@ def train(plan: RunPlan, plugins: PluginSet, run_dir: Path) -> dict[str, float]:
     )
     display.start(info)
     trackers.start(info)
+    if skipped:
+        names = ", ".join(path.name for path in skipped)
+        display.message(f"incomplete checkpoints are left out: {names}")
+        logging.getLogger("bestiary.runtime").warning("incomplete checkpoints: %s", names)
     try:
         with open_session(plan, plugins, run_dir, display.phase) as session:
             if began is not None:
                 restore(session, began, progress)
+                progress.last = _recorded(began)
             loop = Loop(session, trackers, display, progress, made_by(session))
+            if began is not None and began.path.parent == run_dir / "checkpoints":
+                set_aside_later(began.path.parent, began.step, attempt)
+                loop.saved = began
             return _run(loop, session, info)
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt)
@@ -106,14 +121,24 @@ def _trackers(plan: RunPlan, plugins: PluginSet) -> list[NamedTracker]:
     return made
 
 
-def _resume_point(plan: RunPlan, run_dir: Path) -> Checkpoint | None:
-    """Where the run goes on, if it does."""
+def _resume_point(plan: RunPlan, run_dir: Path) -> tuple[Checkpoint | None, list[Path]]:
+    """(where the run goes on, if it does; folders of checkpoints that are not complete)."""
     if plan.run.resume is None:
-        return None
+        return None, []
     if plan.run.resume == "auto":
-        complete, _ = complete_checkpoints(run_dir / "checkpoints")
-        return complete[-1] if complete else None
-    return find_checkpoint(Path(plan.run.resume))
+        complete, broken = complete_checkpoints(run_dir / "checkpoints")
+        return (complete[-1] if complete else None), broken
+    return find_checkpoint(Path(plan.run.resume).expanduser().absolute()), []
+
+
+def _recorded(checkpoint: Checkpoint) -> dict[str, float]:
+    """The last value of each metric that the run had recorded at a checkpoint."""
+    record = checkpoint.path.parents[1] / METRICS_FILE
+    found: dict[str, float] = {}
+    for metrics in read_metrics(record) if record.exists() else []:
+        if metrics["step"] <= checkpoint.step:
+            found |= {name: x for name, x in metrics.items() if x is not None and name not in _KEYS}
+    return found
 
 
 def _read(path: Path) -> Mapping[str, Any]:

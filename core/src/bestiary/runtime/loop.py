@@ -67,7 +67,8 @@ class Loop:
         self.display = display
         self.progress = progress
         self.made_by = made_by
-        self._saved: Checkpoint | None = None
+        self.saved: Checkpoint | None = None
+        """The newest checkpoint in the folder of this run."""
         self._counted = driver_bytes()
 
     # ------------------------------------------------------------------ the run
@@ -221,7 +222,7 @@ class Loop:
     def save(self) -> None:
         """Write a checkpoint of everything."""
         session, step = self.session, self.progress.step
-        if self._saved is not None and self._saved.step == step:
+        if self.saved is not None and self.saved.step == step:
             return
         self.display.phase("saving")
 
@@ -232,14 +233,14 @@ class Loop:
                     model.group.run("save", name, str(folder / name))
 
         self.trackers.sync()
-        self._saved = write_checkpoint(
+        self.saved = write_checkpoint(
             session.run_dir / "checkpoints",
             step,
             {**session.state_dict(), "made_by": self.made_by, "progress": vars_of(self.progress)},
             save_models,
             keep=session.plan.run.checkpoint.keep,
         )
-        self._tell(CheckpointEvent(step=step, path=self._saved.path))
+        self._tell(CheckpointEvent(step=step, path=self.saved.path))
 
     def _tell(self, event: Event) -> None:
         self.session.components.plugins.observe(event)

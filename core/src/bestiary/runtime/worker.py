@@ -12,7 +12,7 @@ from bestiary.batch import Ragged, RowBlock, Rows, Shipment
 from bestiary.distributed.seat import Seat
 from bestiary.engines.checksum import Checksum
 from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
-from bestiary.errors import EngineError
+from bestiary.errors import AlgorithmError, EngineError, boundary
 from bestiary.plugins.manager import check_fingerprint, load_plugins
 from bestiary.protocols import ComponentRef, Sampling, Stat
 from bestiary.runtime.components import Components
@@ -163,28 +163,20 @@ class ModelWorker:
         self,
         ref: ComponentRef,
         shipment: Shipment,
-        padding: np.ndarray,
         scalars: Mapping[str, float],
     ) -> Answer:
-        """Run an estimator of scope ``row`` or ``group`` on this rank's rows."""
+        """Run an estimator of scope ``row`` or ``group`` on this rank's rows.
+
+        A rank without rows calls it as well: it joins every reduction, with nothing to add.
+        """
         from bestiary.distributed.collectives import reduce_over
 
         began = time.perf_counter()
         block = shipment.block()
-        if padding.all():
-            # A rank without rows still joins every reduction, with nothing to add.
-            empty = Ragged.from_rows([[] for _ in range(len(block))], dtype=np.bool_)
-            block = RowBlock({**block.tokens, "response_mask": empty}, block.table)
         rows = Rows.from_block(block)
-        made = self.components.build(ref)(rows, reduce_over(self.ranks), **scalars)
-        lengths = block.tokens["response_mask"].lengths
-        tokens = {
-            name: Ragged.from_padded(
-                (value if value.dim() == 2 else value[:, None].expand(rows.mask.shape)).numpy(),
-                lengths,
-            )
-            for name, value in made.items()
-        }
+        with boundary(self.components.owner(ref), f"calling {ref}", AlgorithmError):
+            made = self.components.build(ref)(rows, reduce_over(self.ranks), **scalars)
+            tokens = _per_token(made, block.tokens["response_mask"].lengths, rows)
         return RowBlock(tokens), {"seconds": time.perf_counter() - began}
 
     # ------------------------------------------------------------------ state
@@ -233,3 +225,17 @@ def _surprise(tokens: Mapping[str, Ragged]) -> dict[str, Stat]:
         gap = float((drawn - full).sum(dtype=np.float64))
         out["kl/truncation"] = Stat(gap, count)
     return out
+
+
+def _per_token(made: Mapping[str, Any], lengths: np.ndarray, rows: Rows) -> dict[str, Ragged]:
+    """An estimator's columns as token columns: [B] is broadcast over the response."""
+    tokens = {}
+    for name, value in made.items():
+        if tuple(value.shape) not in ((rows.size,), tuple(rows.mask.shape)):
+            raise ValueError(
+                f"{name!r} has the shape {tuple(value.shape)}; wanted [{rows.size}] or "
+                f"{list(rows.mask.shape)}"
+            )
+        wide = value if value.dim() == 2 else value[:, None].expand(rows.mask.shape)
+        tokens[name] = Ragged.from_padded(wide.detach().numpy(), lengths)
+    return tokens

@@ -53,7 +53,12 @@ class Clip(Configured):
             ratio_BT = moved_BT.clamp(-20, 20).exp()
             outside_BT = ((ratio_BT < 1 - o.clip_low) | (ratio_BT > 1 + o.clip_high)).float()
             largest = float(ratio_BT.masked_fill(~x.mask, 0).max()) if x.mask.any() else 0.0
+            mismatch = {}
+            if "rollout_logprobs" in x:
+                gap_BT = kl_estimate(x["rollout_logprobs"], old_BT, x.mask, kind="k1")
+                mismatch["kl/rollout"] = masked_mean_stat(gap_BT, x.mask)
         return loss_BT, {
+            **mismatch,
             "clip/fraction": masked_mean_stat(outside_BT, x.mask),
             "kl/old": masked_mean_stat(kl_estimate(old_BT, logprobs_BT, x.mask, kind="k1"), x.mask),
             "ratio/max": Stat(largest, 1.0, "max"),
