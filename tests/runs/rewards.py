@@ -33,3 +33,8 @@ def raises(samples):
 
 def too_few(samples):
     return [0.0] * (len(samples) - 1)
+
+
+def interrupts(samples):
+    """Ctrl-C in the middle of a step."""
+    raise KeyboardInterrupt

@@ -112,6 +112,11 @@ class NumericalError(BestiaryError):
 class WorkerFailure(BestiaryError):
     """A worker process that died, hung or raised; names rank, host and cause."""
 
+    group = ""
+    """The worker group, where one rank is to blame."""
+    rank = -1
+    host = ""
+
 
 @contextmanager
 def boundary(

@@ -2,6 +2,24 @@
 
 from bestiary import hookimpl
 
+events = []
+"""What this process was told."""
+
+
+@hookimpl
+def bestiary_on_worker_failure(event):
+    events.append(event)
+
+
+@hookimpl
+def bestiary_on_checkpoint(event):
+    events.append(event)
+
+
+@hookimpl
+def bestiary_on_run_end(event):
+    events.append(event)
+
 
 @hookimpl
 def bestiary_register(registry):
@@ -16,5 +34,6 @@ def bestiary_register(registry):
     add("advantage", "lab_mean_row", "MeanOfAll", "MeanRowOptions")
     add("advantage", "lab_per_token", "PerToken", "PerTokenOptions")
     add("advantage", "lab_wrong_shape", "WrongShape", "MeanSampleOptions")
+    add("tracker", "lab_calls", "Calls", "CallsOptions")
     add("loss", "lab_nan", "NaN", "NaNOptions")
     add("loss", "lab_slow", "Slow", "SlowOptions")

@@ -64,3 +64,10 @@ class SlowOptions(LossOptions):
 
     requires: ClassVar[frozenset[str]] = frozenset({"old_logprobs", "advantages"})
     seconds: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallsOptions:
+    """Writes down what a tracker is told."""
+
+    path: str = ""

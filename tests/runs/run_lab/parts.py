@@ -1,6 +1,7 @@
 """The test components."""
 
 import time
+from pathlib import Path
 
 import torch
 
@@ -89,3 +90,23 @@ class Slow(Configured):
         time.sleep(self.options.seconds)
         old, advantages = x["old_logprobs"], x.per_token("advantages")
         return clipped_surrogate(now.logprobs, old, advantages, x.mask), {}
+
+
+class Calls(Configured):
+    """A line for each call."""
+
+    def _write(self, *words):
+        with Path(self.options.path).open("a") as file:
+            print(*words, file=file)
+
+    def start(self, run):
+        self._write("start", run.attempt)
+
+    def log(self, step, metrics):
+        self._write("log", step)
+
+    def samples(self, step, rows):
+        self._write("samples", step)
+
+    def finish(self, status):
+        self._write("finish", status)

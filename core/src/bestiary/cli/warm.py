@@ -74,7 +74,8 @@ def supervised_plan(plan: "RunPlan", warm: WarmStart, plugins: "PluginSet") -> "
     if not warm.task:
         options["task"] = plan.options["task"]
     options["placement"] = plan.options["placement"]
-    return replace(made, options=options)
+    run = replace(made.run, cluster=plan.run.cluster, timeout_s=plan.run.timeout_s)
+    return replace(made, run=run, options=options)
 
 
 def _cached(supervised: "RunPlan", plugins: "PluginSet") -> Path:

@@ -143,6 +143,7 @@ def failure_error(failures: Sequence[Failure]) -> WorkerFailure:
     hint = first.hint or (first.original.hint if first.original is not None else "")
     owner = first.original.owner if first.original is not None else None
     error = WorkerFailure("\n".join(parts), hint=hint, owner=owner)
+    error.group, error.rank, error.host = first.group, first.rank, first.host
     if first.original is not None:
         error.exit_code = first.original.exit_code
     error.__cause__ = first.original

@@ -96,9 +96,7 @@ def plan_microbatches(
     return Plan(tuple(_rank(_stretch(b, count), count, shortest) for b in bins))
 
 
-def _units(
-    prompt_lens: Rows, response_lens: Rows, prompts: Rows, budget: int
-) -> list[_Unit]:
+def _units(prompt_lens: Rows, response_lens: Rows, prompts: Rows, budget: int) -> list[_Unit]:
     by_prompt: dict[int, _Unit] = {}
     for i, prompt in enumerate(np.asarray(prompts).tolist()):
         unit = by_prompt.setdefault(prompt, _Unit(int(prompt_lens[i]), [], []))
@@ -119,9 +117,7 @@ def _balance(units: list[_Unit], world: int) -> list[list[_Unit]]:
     """Longest unit first, each to the rank with the fewest tokens so far."""
     ordered = sorted(units, key=lambda u: (-u.tokens, u.rows[0]))
     while len(ordered) < world and len(ordered[0].rows) > 1:
-        ordered = sorted(
-            [*ordered[0].halves(), *ordered[1:]], key=lambda u: (-u.tokens, u.rows[0])
-        )
+        ordered = sorted([*ordered[0].halves(), *ordered[1:]], key=lambda u: (-u.tokens, u.rows[0]))
     ranks: list[list[_Unit]] = [[] for _ in range(world)]
     load = [0] * world
     for unit in ordered:

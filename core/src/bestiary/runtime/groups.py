@@ -9,6 +9,7 @@ from typing import Any
 
 from bestiary.config.plan import RunPlan
 from bestiary.distributed.placement import Placement, PoolPlan
+from bestiary.errors import PlacementError
 from bestiary.plugins.manager import PluginSet
 from bestiary.roles.model import Group
 
@@ -32,7 +33,14 @@ class Hosts:
         self.groups: list[Any] = []
 
     def reserve(self, placement: Placement) -> None:
-        """Make sure that the placement's devices can be had."""
+        """Make sure that the placement's devices can be had: this process is one worker."""
+        for pool in placement.pools:
+            if len(pool.devices) > 1:
+                raise PlacementError(
+                    f"placement={IN_PROCESS} runs one worker in this process, but the pool "
+                    f"{pool.name!r} of roles {', '.join(pool.roles)} asks for {len(pool.devices)}",
+                    hint="set placement.workers=1, or placement=colocate for worker processes",
+                )
 
     def start(self, wanted: Sequence[tuple[PoolPlan, str, object]]) -> list[Group]:
         """For each (pool, worker class, its arguments) a group with a worker on every device.
@@ -50,7 +58,10 @@ class Hosts:
         from bestiary.distributed.inprocess import InProcessGroup
 
         torch.set_num_threads(pool.threads)
-        return InProcessGroup(pool.name, worker, args)
+        device = pool.devices[0]
+        return InProcessGroup(
+            pool.name, worker, args, device="cpu" if device.startswith("cpu") else device
+        )
 
     def close(self) -> None:
         """End all groups, the last one first."""

@@ -118,9 +118,9 @@ class Loop:
             self._tell(
                 WorkerFailed(
                     step=self.progress.step + 1,
-                    group=getattr(error, "group", ""),
-                    rank=getattr(error, "rank", -1),
-                    host=getattr(error, "host", ""),
+                    group=error.group,
+                    rank=error.rank,
+                    host=error.host,
                     cause=error.message.splitlines()[0],
                 ),
             )
