@@ -2,8 +2,8 @@
 
 Two-digit addition with the tiny model. Both train GRPO on the same problems with the same reward
 (1 for the exact answer, else 0), prompts and samples a step, from the same weights; evaluations
-(sampled at temperature 1, mean of 4, greedy beside it) are left out of the time. Prints the curve of
-each seed, the time at which it first has +0.25, and the ratio of the medians.
+(sampled at temperature 1, mean of 4, greedy beside it) are left out of the time. Prints the curve
+of each seed, the time at which it first has +0.25, and the ratio of the medians.
 
     python benchmarks/learning.py                  seeds 0 to 4, both
     python benchmarks/learning.py --only bestiary  our five curves
@@ -45,10 +45,10 @@ def prepare(folder: Path) -> tuple[Path, Path, Path]:
 def ours(run_dir: Path, seed: int, a: argparse.Namespace) -> list[dict]:
     from bestiary.cli.demo import SETTINGS
 
-    words = [w for w in SETTINGS if not w.startswith(("steps=", "algorithm.kl_coef="))]
+    words = [w for w in SETTINGS if not w.startswith(("steps=", "algorithm.kl_coef=", "eval."))]
     records = bestiary(
         run_dir, *words, f"seed={seed}", f"steps={a.steps}", f"max_seconds={a.seconds}",
-        f"eval.problems={PROBLEMS}", "algorithm.kl_coef=0", "checkpoint.at_end=false", *a.override,
+        f"eval.problems={PROBLEMS}", "eval.every=5", "algorithm.kl_coef=0", "checkpoint.at_end=false", *a.override,
     )  # fmt: skip
     points, seconds = [], 0.0
     for r in records:
@@ -65,7 +65,7 @@ def ours(run_dir: Path, seed: int, a: argparse.Namespace) -> list[dict]:
 def theirs(python: str, files: tuple[Path, Path, Path], seed: int, a: argparse.Namespace) -> list:
     model, train, held_out = files
     out = peer(
-        python, "--model", model, "--data", train, "--held-out", held_out, "--eval-every", 10,
+        python, "--model", model, "--data", train, "--held-out", held_out, "--eval-every", 5,
         "--prompts", 32, "--group", 16, "--new-tokens", 4, "--reward", "exact", "--lr", 1e-4,
         "--threads", 2, "--steps", a.trl_steps, "--warmup", 0, "--seed", seed, "--micro", a.micro,
     )  # fmt: skip
