@@ -120,7 +120,7 @@ def explain_hang(
         log_path=log_path,
         log_tail=_tail(home, log_path, lines=60),
         context=context,
-        hint="raise placement.call_timeout_s if the work simply takes longer",
+        hint="raise timeout_s if the work simply takes longer",
     )
 
 

@@ -18,8 +18,6 @@ class ColocateOptions:
     """CPU workers that share a core; above 1 oversubscribes knowingly."""
     timeout_s: float = 60.0
     """Seconds in which the cluster must give the devices."""
-    call_timeout_s: float = 1800.0
-    """Seconds in which a worker must answer one call before it counts as hung."""
 
     def __post_init__(self) -> None:
         for name in ("workers", "threads", "slots_per_core"):
@@ -27,6 +25,5 @@ class ColocateOptions:
                 raise ValueError(f"placement {name}={getattr(self, name)}: must be at least 1")
         if self.device not in ("cpu", "cuda"):
             raise ValueError(f"placement device={self.device!r}: must be 'cpu' or 'cuda'")
-        for name in ("timeout_s", "call_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"placement {name}={getattr(self, name)}: must be above 0 s")
+        if not self.timeout_s > 0:
+            raise ValueError(f"placement timeout_s={self.timeout_s}: must be above 0 s")

@@ -51,7 +51,6 @@ class PoolPlan:
         slots_per_core: CPU workers that share a core.
         nodes: machines over which the workers are spread evenly; 0 leaves it to the cluster.
         timeout_s: seconds in which the cluster must give the devices.
-        call_timeout_s: seconds in which a worker must answer one call.
     """
 
     name: str
@@ -62,7 +61,6 @@ class PoolPlan:
     slots_per_core: int = 1
     nodes: int = 0
     timeout_s: float = 60.0
-    call_timeout_s: float = 1800.0
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -123,7 +121,6 @@ class Colocate:
                     threads=o.threads,
                     slots_per_core=o.slots_per_core,
                     timeout_s=o.timeout_s,
-                    call_timeout_s=o.call_timeout_s,
                 )
             )
         if scorers:
@@ -134,7 +131,6 @@ class Colocate:
                     device="cpu",
                     roles=scorers,
                     timeout_s=o.timeout_s,
-                    call_timeout_s=o.call_timeout_s,
                 )
             )
         return Placement(tuple(pools))

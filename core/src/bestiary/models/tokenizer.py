@@ -90,7 +90,7 @@ class Tokenizer:
     def _no_template(self, what: str) -> ModelError:
         return ModelError(
             f"{what} needs a chat template, and the tokenizer of {self.folder} has none",
-            hint="use an instruct model, or chat_template=never to join the contents",
+            hint="use an instruct model, or model.chat_template=false to join the contents",
         )
 
     def _apply_template(self, messages: Messages) -> str:
