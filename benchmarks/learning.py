@@ -48,7 +48,8 @@ def ours(run_dir: Path, seed: int, a: argparse.Namespace) -> list[dict]:
     words = [w for w in SETTINGS if not w.startswith(("steps=", "algorithm.kl_coef=", "eval."))]
     records = bestiary(
         run_dir, *words, f"seed={seed}", f"steps={a.steps}", f"max_seconds={a.seconds}",
-        f"eval.problems={PROBLEMS}", "eval.every=5", "algorithm.kl_coef=0", "checkpoint.at_end=false", *a.override,
+        f"eval.problems={PROBLEMS}", "eval.every=5", "algorithm.kl_coef=0",
+        "checkpoint.at_end=false", *a.override,
     )  # fmt: skip
     points, seconds = [], 0.0
     for r in records:
@@ -125,7 +126,8 @@ def main() -> None:
                 say(f"{name} seed {seed}: {points[0]['sampled']:.3f} -> {points[-1]['sampled']:.3f}"
                     f", +{GAIN} after {hit['seconds'] if hit else 'never'} s")  # fmt: skip
     found = {name: summary(c) for name, c in curves.items() if c}
-    out = {"machine": machine(), "settings": vars(a), "foreign_cores": foreign, **found}
+    settings = {k: v for k, v in vars(a).items() if k != "trl_python"}
+    out = {"machine": machine(), "settings": settings, "foreign_cores": foreign, **found}
     if all("median_seconds" in found.get(n, {}) for n in ("bestiary", "trl")):
         ratio = found["bestiary"]["median_seconds"] / found["trl"]["median_seconds"]
         out["seconds_over_trl"] = round(ratio, 2)

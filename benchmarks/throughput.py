@@ -163,7 +163,8 @@ def main() -> None:
     p.add_argument("override", nargs="*", help="further settings of our run, key=value")
     a = p.parse_args()
     python = peer_python(a.trl_python)
-    out = {"machine": machine(), "settings": vars(a), "trl": "1.16.0"}
+    settings = {k: v for k, v in vars(a).items() if k != "trl_python"}
+    out = {"machine": machine(), "settings": settings, "trl": "1.16.0"}
     with scratch() as folder:
         for lengths in a.lengths:
             place = Path(folder) / lengths
