@@ -26,3 +26,17 @@ torch.set_num_threads(1)
 def _own_cache(tmp_path_factory, monkeypatch):
     """Caches of tests stay out of the user's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """The suite's one cluster in this process: 32 logical cores and 4 logical accelerators."""
+    from bestiary.distributed.cluster import start_cluster, stop_cluster
+    from bestiary.distributed.guard import clean
+    from bestiary.distributed.tokens import new_token, temp_dir
+
+    token = new_token()
+    started = start_cluster(num_cpus=32, num_gpus=4, temp_dir=temp_dir(token))
+    yield started
+    stop_cluster()
+    clean(token, grace_s=0.5)

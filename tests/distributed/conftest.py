@@ -1,4 +1,4 @@
-"""One cluster for the whole folder: 32 logical cores and 4 logical accelerators."""
+"""Worker groups on the suite's cluster."""
 
 import itertools
 import sys
@@ -8,19 +8,6 @@ import pytest
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))
-
-
-@pytest.fixture(scope="package")
-def cluster():
-    from bestiary.distributed.cluster import start_cluster, stop_cluster
-    from bestiary.distributed.guard import clean
-    from bestiary.distributed.tokens import new_token, temp_dir
-
-    token = new_token()
-    started = start_cluster(num_cpus=32, num_gpus=4, temp_dir=temp_dir(token))
-    yield started
-    stop_cluster()
-    clean(token, grace_s=0.5)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from bestiary.batch import Batch, Column, Ragged, Ready, RowBlock, as_column, row_key
-from bestiary.distributed.cluster import start_cluster, stop_cluster
 from bestiary.distributed.inprocess import InProcessGroup
 from bestiary.distributed.pools import ResourcePool
 from bestiary.distributed.worker_group import WorkerGroup
@@ -90,7 +89,7 @@ def make_plan(folder):
     """A worker plan of a tiny actor and its reference, and this process's components."""
     build_tiny(folder, TinyOptions(hidden=32, layers=2, heads=4, kv_heads=2, positions=64))
     components = Components(load_plugins())
-    train = ComponentRef("train_engine", "fsdp", {"lr": 1e-3})
+    train = ComponentRef("train_engine", "fsdp", {"lr": 1e-4})
     models = {
         name: ModelPlan(ModelSpec(path=str(folder), trainable=name == "actor"), train, None)
         for name in ("actor", "reference")
@@ -124,13 +123,6 @@ def test_the_recorded_trajectory(first):
 @pytest.mark.parametrize("tokens_per_micro", [1, 40])
 def test_other_microbatches(plan, first, tokens_per_micro):
     compare(learn(InProcessGroup("one", WORKER, plan[0]), plan[1], tokens_per_micro), first)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    start_cluster(num_cpus=4)
-    yield
-    stop_cluster()
 
 
 @pytest.mark.golden
