@@ -28,9 +28,9 @@ def _own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster():
-    """The suite's one cluster in this process: 32 logical cores and 4 logical accelerators."""
+    """A cluster of this process for one module: 32 logical cores and 4 logical accelerators."""
     from bestiary.distributed.cluster import start_cluster, stop_cluster
     from bestiary.distributed.guard import clean
     from bestiary.distributed.tokens import new_token, temp_dir

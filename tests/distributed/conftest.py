@@ -1,4 +1,4 @@
-"""Worker groups on the suite's cluster."""
+"""Worker groups on the module's cluster."""
 
 import itertools
 import sys
