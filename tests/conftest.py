@@ -1,6 +1,11 @@
 """Settings of the whole suite: small processes, no network, shapes of public ops checked."""
 
 import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "runs"), str(HERE / "roles")]  # helpers that several folders share
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.update(
@@ -12,7 +17,7 @@ os.environ.update(
     MPLBACKEND="Agg",
 )
 
-from jaxtyping import install_import_hook
+from jaxtyping import install_import_hook  # noqa: E402 - before anything imports the ops
 
 install_import_hook("bestiary.ops", "beartype.beartype")
 
@@ -40,3 +45,40 @@ def cluster():
     yield started
     stop_cluster()
     clean(token, grace_s=0.5)
+
+
+# --------------------------------------------------------------------------- whole runs
+
+
+@pytest.fixture(scope="module")
+def lab_site(tmp_path_factory):
+    """A folder with the metadata of the test plugin ``tests/runs/run_lab``."""
+    from run_help import install
+
+    return install(tmp_path_factory.mktemp("site") / "lib")
+
+
+@pytest.fixture(scope="module")
+def lab(lab_site):
+    """The installed plugins and the test plugin, in this process."""
+    from bestiary.plugins.manager import load_plugins
+
+    sys.path.insert(0, str(lab_site))
+    yield load_plugins()
+    sys.path.remove(str(lab_site))
+
+
+@pytest.fixture(scope="module")
+def make_command(tmp_path_factory):
+    """Command lines in processes of their own that leave nothing behind, also on failure."""
+    from run_help import Command
+
+    made = []
+
+    def make(**options):
+        made.append(Command(tmp_path_factory.mktemp("work"), **options))
+        return made[-1]
+
+    yield make
+    for command in made:
+        command.close()
