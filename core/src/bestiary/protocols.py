@@ -1,8 +1,8 @@
 """The typed faces that plugins implement and algorithms are written against.
 
 Light on purpose: this module imports neither torch nor ray, so that options, requirements and
-roles can be read by ``bestiary plugins``, ``--info``, validation and ``plan`` without them. One long
-file on purpose: it is the whole contract, read from top to bottom by whoever writes a plugin.
+roles can be read by ``bestiary plugins``, ``--info``, validation and ``plan`` without them. One
+long file on purpose: it is the whole contract, read from top to bottom by whoever writes a plugin.
 
 Shape legend for tensors named here: B samples of a batch, b rows of one micro-batch, T response
 tokens padded on the right.
