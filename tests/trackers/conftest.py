@@ -28,6 +28,13 @@ def _alone(monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def new_children():
+    """Processes that were started since the test began: other tests may have left helpers."""
+    before = set(psutil.Process().children(recursive=True))
+    return lambda: [p for p in psutil.Process().children(recursive=True) if p not in before]
+
+
+@pytest.fixture
 def run_info(tmp_path):
     def make(attempt=1, name="trial", folder="run", **config):
         run_dir = tmp_path / folder
@@ -44,7 +51,7 @@ def run_info(tmp_path):
 
 
 @pytest.fixture
-def conform(run_info, capfd):
+def conform(run_info, new_children, capfd):
     """Take a tracker through its life, in each order that a run may have, and look for traces."""
 
     def check(make, status):
@@ -65,7 +72,7 @@ def conform(run_info, capfd):
         tracker.log(2, {"reward/mean": 0.75})
         tracker.finish(status)
 
-        assert psutil.Process().children(recursive=True) == []
+        assert new_children() == []
         assert {t for t in threading.enumerate() if t not in threads and t.is_alive()} == set()
         assert dict(os.environ) == environ
         assert list(Path.cwd().iterdir()) == []

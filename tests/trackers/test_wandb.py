@@ -38,7 +38,9 @@ def _worker(rank, queue):
         queue.put((step, rank, {"grad_norm": rank + step / 100}))
 
 
-def test_use_04_four_workers_make_one_local_run_with_one_record_a_step(run_info, wandb_records):
+def test_use_04_four_workers_make_one_local_run_with_one_record_a_step(
+    run_info, wandb_records, new_children
+):
     run = run_info()
     failures = []
     trackers = Trackers(
@@ -72,7 +74,7 @@ def test_use_04_four_workers_make_one_local_run_with_one_record_a_step(run_info,
         ]
         assert row["samples/nrows"] == 1
     assert len(read_metrics(run.run_dir / "metrics.jsonl")) == STEPS
-    assert psutil.Process().children(recursive=True) == []
+    assert new_children() == []
 
 
 def test_res_05_a_resumed_run_keeps_its_id_and_an_axis_of_its_own(run_info, wandb_records):
@@ -118,11 +120,11 @@ def test_config_has_the_fingerprint_and_no_secret(run_info, wandb_records, monke
     assert exits == [1]
 
 
-def test_no_fault_reporting_and_the_environment_stays(run_info, monkeypatch):
+def test_no_fault_reporting_and_the_environment_stays(run_info, new_children, monkeypatch):
     tracker = WandbTracker(WandbOptions())
     tracker.start(run_info())
     try:
-        (service,) = psutil.Process().children(recursive=True)
+        (service,) = new_children()
         assert "--no-observability" in service.cmdline()
         assert "WANDB_ERROR_REPORTING" not in os.environ
     finally:
