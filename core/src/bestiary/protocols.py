@@ -94,7 +94,10 @@ class Role:
             (a number for each sample: a reward function or a reward model).
         model: which model it is a view of; empty is the model of the same name, and
             ``reference`` starts from the actor's base weights.
-        adapter: ``off`` is the base of a LoRA model, so a reference costs no memory.
+        adapter: ``off`` is the base of a LoRA model, so a reference costs no memory. A frozen
+            policy role that starts from the actor's weights is that by itself under LoRA.
+        path: where the model's weights come from, as ``model.path``; empty is the run's model.
+        lr: learning rate of the model; None is that of the training engine's options.
     """
 
     name: str
@@ -102,6 +105,8 @@ class Role:
     kind: RoleKind | Literal[""] = ""
     model: str = ""
     adapter: Literal["on", "off"] = "on"
+    path: str = ""
+    lr: float | None = None
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -191,8 +196,11 @@ class Problem:
         uid: unique within the task and stable over runs.
         prompt: plain text, or chat messages ``[{"role": …, "content": …}]``.
         answer: the reference answer as text, for rewards; empty when there is none.
-        target: the text that supervised training imitates; None when the task has none.
-        extra: JSON values for rewards and environments.
+        target: the text that supervised training imitates, and the chosen one of a pair; None when
+            the task has none.
+        rejected: the other text of a preference pair; None when the task has no pairs.
+        extra: JSON values for rewards and environments. Pairs with safety labels have
+            ``chosen_safe`` and ``rejected_safe`` (bool) here.
     """
 
     uid: str
@@ -200,6 +208,7 @@ class Problem:
     answer: str = ""
     target: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    rejected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +304,8 @@ class AdvantageOptions:
     requires: ClassVar[frozenset[str]] = frozenset({"reward"})
     """Columns that it reads; one that nobody provides is an error at start."""
     provides: ClassVar[frozenset[str]] = frozenset({"advantages"})
+    optional: ClassVar[frozenset[str]] = frozenset()
+    """Columns that it reads where they are there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -304,9 +315,29 @@ class LossOptions:
     requires: ClassVar[frozenset[str]] = frozenset()
     """Columns that it reads; ``old_logprobs`` is filled in with the detached current ones where
     the batch has none, so that a single on-policy update needs no second forward pass."""
+    optional: ClassVar[frozenset[str]] = frozenset()
+    """Columns that it reads where they are there."""
     outputs: ClassVar[frozenset[str]] = frozenset({"logprobs"})
     """Fields of :class:`ModelOutput` that it needs."""
     default_weights: ClassVar[WeightMode] = "token-mean"
+    unit: ClassVar[Literal["row", "group"]] = "row"
+    """``row``: row i of the loss depends on row i only. ``group``: on the rows of its group, as
+    in a loss of preference pairs; they then come in one micro-batch, numbered by ``group``."""
+    corrected: ClassVar[bool] = False
+    """True for policy losses: multiplied by the column ``token_weight`` that a correction makes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorrectionOptions:
+    """Base of a correction's options: importance weights and masks of tokens.
+
+    A correction is called like an estimator of scope ``row``, right after it, and makes the token
+    column ``token_weight``. Policy losses are multiplied by it, in the numerator only.
+    """
+
+    requires: ClassVar[frozenset[str]] = frozenset({"old_logprobs", "rollout_logprobs"})
+    provides: ClassVar[frozenset[str]] = frozenset({"token_weight"})
+    optional: ClassVar[frozenset[str]] = frozenset()
 
 
 class Configured:
@@ -324,8 +355,28 @@ class Configured:
 class AdvantageEstimator(Protocol):
     """Turns rewards into advantages; built as ``target(options)``."""
 
-    def __call__(self, x: "Rows", reduce: Reduce, **scalars: float) -> Mapping[str, "Tensor"]:
-        """Columns by name: [B] is broadcast over the response, [B, T] is per token."""
+    def __call__(
+        self, x: "Rows", reduce: Reduce, **scalars: Any
+    ) -> Mapping[str, "Tensor | Stat"]:
+        """Columns by name: [B] is broadcast over the response, [B, T] is per token.
+
+        ``scalars`` are what the algorithm passes: ``kl_coef`` and ``kl_kind`` where the KL to the
+        reference is part of the reward (:func:`bestiary.kit.shaped_rewards` reads them).
+
+        A :class:`Stat` is a metric under its name; ranks add theirs up.
+        """
+        ...
+
+
+@runtime_checkable
+class Correction(Protocol):
+    """Weights tokens by how far the trainer's policy is from the one that sampled them.
+
+    Built as ``target(options)``.
+    """
+
+    def __call__(self, x: "Rows", reduce: Reduce) -> Mapping[str, "Tensor | Stat"]:
+        """The column ``token_weight`` ([B] or [B, T]) and metrics."""
         ...
 
 
@@ -437,7 +488,8 @@ class ValueHandle(Protocol):
     """A role of kind ``value``."""
 
     def values(self, batch: "Batch", into: str = "values") -> "Batch":
-        """The value before each response token."""
+        """The value before each response token, and the sample column ``<into>_after``: the value
+        after the last one, from which a truncated response can be bootstrapped."""
         ...
 
     def update(self, batch: "Batch", *terms: Term) -> None:
@@ -457,11 +509,19 @@ class ScoreHandle(Protocol):
         ...
 
 
-class AdvantageHandle(Protocol):
-    """The chosen estimator, dispatched to where its scope says."""
+class Feed(Protocol):
+    """Supervised rows beside the rollouts, as PTX needs them; endless, shuffled by epoch."""
 
-    def __call__(self, batch: "Batch", **scalars: float) -> "Batch":
-        """The columns that the estimator provides."""
+    def next(self, n: int) -> "Batch":
+        """The next ``n`` rows; their response is the problem's target."""
+        ...
+
+
+class AdvantageHandle(Protocol):
+    """The chosen estimator, dispatched to where its scope says, and the chosen correction."""
+
+    def __call__(self, batch: "Batch", **scalars: Any) -> "Batch":
+        """The columns that the estimator and the correction provide."""
         ...
 
 
@@ -474,8 +534,9 @@ class AlgorithmOptions:
 
     components: ClassVar[Mapping[str, str]] = {}
     """The components it uses unless the user chooses others, as in ``{"advantage": "group"}``."""
-    trains_from: ClassVar[Literal["rollouts", "targets"]] = "rollouts"
-    """``targets`` for supervised algorithms: problems without a target are refused at start."""
+    trains_from: ClassVar[Literal["rollouts", "targets", "pairs"]] = "rollouts"
+    """``targets`` for supervised algorithms, ``pairs`` for those that learn from preferences:
+    problems without a target, or without a pair, are refused at start."""
 
     prompts: int = 32
     """Prompts drawn for each step."""
@@ -492,13 +553,17 @@ class AlgorithmOptions:
         """Columns that ``collect`` and ``learn`` make before the update."""
         return frozenset()
 
+    def feeds(self) -> Mapping[str, str]:
+        """Supervised data that it wants beside its prompts: name → task (empty: the run's)."""
+        return {}
+
 
 class Algorithm:
     """Two functions: ``collect`` makes data, ``learn`` trains on them.
 
     Before the first step the run sets these attributes: one handle under the name of each role,
     ``advantage`` (where the options name an estimator), ``loss`` (a reference to the chosen
-    loss), ``sampling`` and ``metrics``.
+    loss), ``sampling``, ``reads``, ``data``, ``prompts_from`` and ``metrics``.
 
     Args:
         options: the frozen dataclass registered with the algorithm.
@@ -511,6 +576,15 @@ class Algorithm:
     sampling: tuple[Sampling, ...]
     metrics: Callable[[], dict[str, float]]
     """Everything that the updates since the last call reported, reduced to numbers."""
+    reads: frozenset[str] = frozenset()
+    """Columns that the chosen estimator and correction read."""
+    data: Mapping[str, Feed]
+    """What :meth:`AlgorithmOptions.feeds` asked for."""
+    prompts_from: "Callable[[Batch, Sequence[str]], Batch]"
+    """New prompts, one for each row of a batch, from texts: for judges. They carry the row's
+    group as ``parent_uid``."""
+    learned: "Batch | None" = None
+    """The batch with the columns that ``learn`` made, for samplers that watch them."""
 
     def __init__(self, options: Any, seed: int) -> None:  # noqa: ANN401 - each has its own
         self.options = options
@@ -525,6 +599,20 @@ class Algorithm:
     def learn(self, batch: "Batch") -> dict[str, float]:
         """Train on a batch of whole groups and return metrics."""
         raise TypeError(f"{type(self).__name__} does not define learn(batch)")
+
+    def proximal(self, batch: "Batch", *, always: bool = False) -> "Batch":
+        """Join ``old_logprobs``, the trainer's policy at the start of the step.
+
+        Computed when ``always`` (several updates a step), or when the chosen estimator or
+        correction reads the column; otherwise the update itself fills it in.
+        """
+        if always or "old_logprobs" in self.reads:
+            return batch.join(self.actor.logprobs(batch, into="old_logprobs"))
+        return batch
+
+    def evaluate(self, held_out: "Batch") -> Mapping[str, float] | None:
+        """Metrics ``eval/…`` of the held-out problems; None generates and scores them."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """State to be put into every checkpoint, as JSON values."""

@@ -1,0 +1,9 @@
+"""Parts that several algorithms and estimators are put together from.
+
+Light: torch is imported when a part computes.
+"""
+
+from bestiary.kit.kl import KLControl, KLPenalty
+from bestiary.kit.rewards import shaped_rewards
+
+__all__ = ["KLControl", "KLPenalty", "shaped_rewards"]
