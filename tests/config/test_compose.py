@@ -51,6 +51,8 @@ def test_defaults_come_from_the_options_classes_and_the_algorithm(run):
         "loss": "clip",
         "task": "addition",
         "reward": "exact",
+        "cost": "task",
+        "correction": "none",
         "model": "tiny",
         "sampler": "uniform",
         "rollout_engine": "local",

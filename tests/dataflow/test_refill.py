@@ -34,13 +34,13 @@ class Picky:
 class Echo(Algorithm):
     def __init__(self):
         super().__init__(None, 0)
-        self.learned = []
+        self.seen = []
 
     def collect(self, prompts):
         return prompts
 
     def learn(self, batch):
-        self.learned.append((self.step, batch["id"].tolist()))
+        self.seen.append((self.step, batch["id"].tolist()))
         return {"n": float(len(batch))}
 
 
@@ -58,5 +58,5 @@ def test_sync_runs_collect_and_learn_in_turn():
     echo, sampler = Echo(), Picky(lambda i: False)
     done = list(Sync(SyncOptions()).run(echo, sampler, prompts=2, start=3, stop=5))
     assert [d.step for d in done] == [4, 5]
-    assert echo.learned == [(4, [0, 1]), (5, [2, 3])]
+    assert echo.seen == [(4, [0, 1]), (5, [2, 3])]
     assert sampler.seen == [[0, 1], [2, 3]]

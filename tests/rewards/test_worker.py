@@ -45,9 +45,9 @@ def worker(model, reward="exact_match", **options):
     return RewardWorker(RewardArgs(reward=ComponentRef("reward", reward, options), model=model))
 
 
-def custom(model, tmp_path, body):
+def custom(model, tmp_path, body, after=""):
     file = tmp_path / "r.py"
-    file.write_text("from bestiary import Score\ndef f(samples):\n    " + body + "\n")
+    file.write_text(f"from bestiary import Score\ndef f(samples):\n    {body}\n{after}\n")
     return worker(model, "custom", path=f"{file}:f")
 
 
@@ -126,7 +126,10 @@ def test_parts_are_columns_and_metrics(model, tmp_path):
 
 def test_spans_put_a_steps_reward_on_its_last_token(model, tmp_path):
     body = "return [Score(1, {}, ((0, 2, 0.5), (2, 3, 0.25))), 0.0]"
-    scored, _ = custom(model, tmp_path, body).score(block([ids("ab"), ids("c")], ["", ""]))
+    rows = block([ids("ab"), ids("c")], ["", ""])
+    with pytest.raises(RewardError, match="without declaring"):
+        custom(model, tmp_path, body).score(rows)
+    scored, _ = custom(model, tmp_path, body, after="f.spans = True").score(rows)
     assert scored.tokens["token_rewards"].row(0).tolist() == [0.0, 0.5, 0.25]
     assert scored.tokens["token_rewards"].row(1).tolist() == [0.0, 0.0]
 

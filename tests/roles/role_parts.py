@@ -47,12 +47,15 @@ class Rank:
         }  # fmt: skip
         return RowBlock(tokens, table), {"seconds": 1.0}
 
-    def forward(self, name, shipment, micro, outputs, temperature):
+    def forward(self, name, shipment, micro, outputs, temperature, adapter="on"):
         block = shipment.block()
         self.forwards.append((block, micro))
         ids = block.tokens["response_ids"]
         made = Ragged(ids.values.astype(np.float32) * 2, ids.offsets)
-        return RowBlock(dict.fromkeys(outputs.values(), made)), {"seconds": 2.0}
+        tokens = dict.fromkeys([n for o, n in outputs.items() if o != "values_after"], made)
+        after = [n for o, n in outputs.items() if o == "values_after"]
+        table = dict.fromkeys(after, ids.lengths.astype(np.float64))
+        return RowBlock(tokens, table), {"seconds": 2.0}
 
     def update(self, name, parts):
         self.updates.append([(part, part.rows.block()) for part in parts])

@@ -7,10 +7,10 @@ from role_parts import Bench, prompts, response, reward_of
 from bestiary.batch import Batch
 from bestiary.engines.local.streams import sample_key
 from bestiary.errors import ConfigError
-from bestiary.protocols import Role, Sampling, Term
+from bestiary.protocols import ComponentRef, Role, Sampling, Term
 from bestiary.roles.services import spread
 from bestiary.runtime.components import Components
-from bestiary.runtime.roles import ModelSource, model_plans
+from bestiary.runtime.roles import ModelSource, model_plans, on_models
 
 WORLDS = (1, 2, 3)
 GREEDY = Sampling(tag="baseline", greedy=True, trainable=False)
@@ -257,13 +257,48 @@ def test_spread_has_every_item_once_in_order(world):
         assert np.concatenate(runs).tolist() == list(range(len(sizes)))
 
 
-def test_roles_on_one_model_must_agree_on_its_head():
-    source = ModelSource("path", "fp32", None, None)
-    plans = model_plans((Role("actor"), Role("reference", frozen=True, model="actor")), source)
+def models_of(*roles, lora=None, paths=None):
+    train = ComponentRef("train_engine", "fsdp", {"lora": lora})
+    source = ModelSource(
+        "path", "fp32", train, ComponentRef("rollout_engine", "local"), paths or {}
+    )
+    return model_plans(on_models(roles, lora=source.lora), source)
+
+
+def test_roles_on_one_model_share_it():
+    plans = models_of(Role("actor"), Role("reference", frozen=True, model="actor"))
     assert list(plans) == ["actor"]
     assert plans["actor"].spec.trainable
-    with pytest.raises(ConfigError, match="actor"):
-        model_plans((Role("actor"), Role("critic", model="actor")), source)
+    plans = models_of(Role("actor", model="actor"), Role("critic", model="actor"))
+    assert plans["actor"].spec.head == "lm+value"
+    assert plans["actor"].rollout is not None
+
+
+def test_a_role_can_have_weights_and_a_learning_rate_of_its_own():
+    plans = models_of(
+        Role("actor"), Role("critic", path="hub/rm", lr=0.5), paths={"hub/rm": "/models/rm"}
+    )
+    assert plans["critic"].spec.path == "/models/rm"
+    assert plans["critic"].spec.lr == 0.5
+    assert plans["critic"].rollout is None
+    assert (plans["actor"].spec.path, plans["actor"].spec.lr) == ("path", None)
+
+
+def test_roles_on_one_model_must_agree_on_where_it_comes_from():
+    with pytest.raises(ConfigError, match=r"actor.*path"):
+        models_of(Role("actor", path="a"), Role("critic", model="actor", path="b"))
+
+
+def test_under_lora_the_reference_is_the_actor_without_its_adapter():
+    roles = (
+        Role("actor"),
+        Role("reference", frozen=True),
+        Role("teacher", True, "policy", path="t"),
+    )
+    found = {role.name: role for role in on_models(roles, lora=True)}
+    assert (found["reference"].model, found["reference"].adapter) == ("actor", "off")
+    assert (found["teacher"].model, found["teacher"].adapter) == ("teacher", "on")
+    assert on_models(roles, lora=False)[1].model == "reference"
 
 
 def test_a_batch_without_rows_is_an_error_that_says_so(components):

@@ -98,6 +98,8 @@ class Role:
             policy role that starts from the actor's weights is that by itself under LoRA.
         path: where the model's weights come from, as ``model.path``; empty is the run's model.
         lr: learning rate of the model; None is that of the training engine's options.
+        scorer: of kind ``score``: a registered reward, or ``file.py:function``; empty is the
+            group of the role's name (``reward=…``, ``cost=…``), else the reward of the run.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Role:
     adapter: Literal["on", "off"] = "on"
     path: str = ""
     lr: float | None = None
+    scorer: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
@@ -241,7 +244,10 @@ class Score:
 
 @runtime_checkable
 class Reward(Protocol):
-    """Scores samples; None (or NaN) marks a sample invalid: out of statistics, no gradient."""
+    """Scores samples; None (or NaN) marks a sample invalid: out of statistics, no gradient.
+
+    A reward whose scores have ``spans`` says so by an attribute ``spans = True``.
+    """
 
     def __call__(self, samples: Sequence[Sample]) -> Sequence[Score | float | None]:
         """One entry for each sample, in order."""
@@ -356,7 +362,10 @@ class AdvantageEstimator(Protocol):
     """Turns rewards into advantages; built as ``target(options)``."""
 
     def __call__(
-        self, x: "Rows", reduce: Reduce, **scalars: Any
+        self,
+        x: "Rows",
+        reduce: Reduce,
+        **scalars: Any,  # noqa: ANN401 - numbers and names
     ) -> Mapping[str, "Tensor | Stat"]:
         """Columns by name: [B] is broadcast over the response, [B, T] is per token.
 
@@ -488,8 +497,11 @@ class ValueHandle(Protocol):
     """A role of kind ``value``."""
 
     def values(self, batch: "Batch", into: str = "values") -> "Batch":
-        """The value before each response token, and the sample column ``<into>_after``: the value
-        after the last one, from which a truncated response can be bootstrapped."""
+        """The value before each response token.
+
+        Also the sample column ``<into>_after``: the value after the last one, from which a
+        truncated response can be bootstrapped.
+        """
         ...
 
     def update(self, batch: "Batch", *terms: Term) -> None:
@@ -520,7 +532,7 @@ class Feed(Protocol):
 class AdvantageHandle(Protocol):
     """The chosen estimator, dispatched to where its scope says, and the chosen correction."""
 
-    def __call__(self, batch: "Batch", **scalars: Any) -> "Batch":
+    def __call__(self, batch: "Batch", **scalars: Any) -> "Batch":  # noqa: ANN401 - as there
         """The columns that the estimator and the correction provide."""
         ...
 

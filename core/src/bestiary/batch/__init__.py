@@ -6,6 +6,7 @@ and estimators see: whole right-padded rows.
 """
 
 from bestiary.batch.batch import Batch, Column, Handle, Ready, as_column, row_key
+from bestiary.batch.derive import preference_pairs, prefixes
 from bestiary.batch.ragged import Ragged, RowBlock
 from bestiary.batch.rows import Rows
 from bestiary.batch.shipment import Shipment, ship
@@ -20,6 +21,8 @@ __all__ = [
     "Rows",
     "Shipment",
     "as_column",
+    "preference_pairs",
+    "prefixes",
     "row_key",
     "ship",
 ]

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bestiary.config.files import Place, package_place, yaml_files
-from bestiary.config.schema import CORE_CHOICES, GROUPS, MANY, MODELS, ModelOptions
+from bestiary.config.schema import (
+    CORE_CHOICES,
+    GROUPS,
+    MANY,
+    MODELS,
+    ModelOptions,
+    kind_of,
+)
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.errors import ConfigError, Owner
 from bestiary.plugins.component import Component, NoOptions
@@ -85,7 +92,7 @@ class Catalog:
         if name in CORE_CHOICES.get(group, {}):
             return Choice(group, name, core_owner(), doc=CORE_CHOICES[group][name])
         if group != "model":
-            component = self.registry.get(group, name)
+            component = self.registry.get(kind_of(group), name)
             return Choice(group, name, component.owner, component)
         if name in MODELS:
             model = MODELS[name]
@@ -103,7 +110,7 @@ class Catalog:
         """All names of a group."""
         if group == "model":
             return [*MODELS, *sorted(self._models)]
-        return [*CORE_CHOICES.get(group, {}), *self.registry.names(group)]
+        return [*CORE_CHOICES.get(group, {}), *self.registry.names(kind_of(group))]
 
     def described(self, group: str) -> list[str]:
         """``name (distribution version)`` for each option of a group."""
@@ -111,7 +118,7 @@ class Catalog:
             return self.names(group)
         found = [
             f"{c.name} ({c.owner.distribution} {c.owner.version})"
-            for c in self.registry.components(group)
+            for c in self.registry.components(kind_of(group))
         ]
         return [*CORE_CHOICES.get(group, {}), *found]
 
@@ -120,7 +127,7 @@ class Catalog:
         if group == "model":
             return [self.choice(group, name) for name in self.names(group)]
         core = [self.choice(group, name) for name in CORE_CHOICES.get(group, {})]
-        there = self.registry.components(group)
+        there = self.registry.components(kind_of(group))
         shared = {c.name for c in there if sum(o.name == c.name for o in there) > 1}
         return core + [
             Choice(group, c.qualified if c.name in shared else c.name, c.owner, c) for c in there

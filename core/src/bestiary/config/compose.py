@@ -21,7 +21,7 @@ from bestiary.config.schema import GROUPS, MANY, RunConfig, TinyModelOptions, Wa
 from bestiary.config.source import CHOSEN, PRIMARY, visible
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.config.typed import hints_of
-from bestiary.config.validate import check_requirements, resolve_reward
+from bestiary.config.validate import check_requirements, resolve_scorers
 from bestiary.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _compose(words: Sequence[str], catalog: Catalog) -> RunPlan:
         overrides=tuple(words),
         catalog=catalog,
     )
-    plan = _without_own_warm_start(resolve_reward(plan, catalog))
+    plan = _without_own_warm_start(resolve_scorers(plan, catalog))
     check_requirements(plan, catalog)
     return plan
 

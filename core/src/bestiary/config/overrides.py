@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Glob, Override, ValueType
 from hydra.errors import HydraException
 
 from bestiary.config.catalog import Catalog
-from bestiary.config.schema import MANY, RunConfig
+from bestiary.config.schema import MANY, RunConfig, kind_of
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.config.typed import hints_of
 from bestiary.errors import ConfigError
@@ -158,7 +158,8 @@ def _globbed(override: Override, catalog: Catalog) -> list[str]:
     elif group == "model":
         names = catalog.names(group)
     elif group in catalog.groups:
-        names = catalog.registry.names(group)  # not "none" and "task": they are no components
+        # Without "none" and "task": they are no components.
+        names = catalog.registry.names(kind_of(group))
     else:
         raise ConfigError(
             f"'{word}': glob chooses among the options of a group, '{group}' is none",

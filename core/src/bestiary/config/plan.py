@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bestiary.config.catalog import Catalog, Choice, core_owner
 from bestiary.config.plain import to_plain
-from bestiary.config.schema import CORE_CHOICES, GROUPS, MANY, ModelOptions, RunConfig
+from bestiary.config.schema import (
+    CORE_CHOICES,
+    GROUPS,
+    MANY,
+    ModelOptions,
+    RunConfig,
+    kind_of,
+)
 from bestiary.config.typed import instantiate
 from bestiary.errors import ConfigError
 from bestiary.protocols import ComponentRef
@@ -64,19 +71,28 @@ class RunPlan:
         """What each rollout draws, before the task's own limits are filled in."""
         return self.algorithm.samplings()
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that the chosen estimator and correction read."""
+        found: frozenset[str] = frozenset()
+        for group in ("advantage", "correction"):
+            if self.chosen(group):
+                found |= self.options[group].requires
+        return found
+
     def chosen(self, group: str) -> bool:
         """Whether a registered component was chosen: not so for ``none`` and for the model."""
         return group != "model" and self.choices[group] not in CORE_CHOICES.get(group, ())
 
     def component(self, group: str, plugins: "PluginSet") -> "Component":
         """The chosen component of a group, to ``build(plan.options[group], …)``."""
-        return plugins.registry.get(group, self.choices[group])
+        return plugins.registry.get(kind_of(group), self.choices[group])
 
     def reference(self, group: str) -> ComponentRef:
         """The choice as it travels to workers; its options are field values by name."""
         options = self.options[group]
         values = {f.name: getattr(options, f.name) for f in fields(options) if f.init}
-        return ComponentRef(group, self.choices[group], values)
+        return ComponentRef(kind_of(group), self.choices[group], values)
 
     # ------------------------------------------------------------------ JSON
 

@@ -17,6 +17,8 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
         "loss": "none",
         "task": "",
         "reward": "task",
+        "cost": "task",
+        "correction": "none",
         "model": "",
         "sampler": "uniform",
         "rollout_engine": "local",
@@ -30,6 +32,14 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
 Empty: the user has to choose. An algorithm names its own defaults for its sibling groups.
 """
 
+_KINDS: Final = {"cost": "reward"}
+
+
+def kind_of(group: str) -> str:
+    """The kind of component that a group chooses from."""
+    return _KINDS.get(group, group)
+
+
 MANY: Final = "tracker"
 """The group with any number of choices; options of each stand under ``tracker.<name>``."""
 
@@ -41,6 +51,8 @@ CORE_CHOICES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "advantage": {"none": "The algorithm uses no advantage estimator."},
         "loss": {"none": "The algorithm uses no loss that can be chosen."},
         "reward": {"task": "The reward that the task declares for itself."},
+        "cost": {"task": "The cost that the task declares, where the algorithm has one."},
+        "correction": {"none": "Tokens are weighted as they are."},
     }
 )
 """Choices that are no components: they say that there is none, or that another part decides."""

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from bestiary.config.catalog import Catalog, Choice
 from bestiary.config.plain import defaults_of, escaped
-from bestiary.config.schema import CORE_CHOICES, GROUPS, MANY, MODELS, RunConfig
+from bestiary.config.schema import CORE_CHOICES, GROUPS, MANY, MODELS, RunConfig, kind_of
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.errors import PluginError
 
@@ -104,7 +104,7 @@ class CatalogSource(ConfigSource):
             return name in MODELS
         if name in CORE_CHOICES.get(group, {}):
             return True
-        return name.rpartition(":")[2] in catalog.registry.names(group)
+        return name.rpartition(":")[2] in catalog.registry.names(kind_of(group))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """The options of a group."""

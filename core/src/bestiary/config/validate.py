@@ -42,7 +42,7 @@ ROLLOUT_COLUMNS: Final = frozenset({"rollout_logprobs", "rollout_logprobs_full",
 """Token columns that generating adds."""
 
 LOSS_COLUMNS: Final = frozenset({"old_logprobs"})
-"""Filled in by the training engine where the batch lacks them."""
+"""Made where they are read: by the training engine, or by ``Algorithm.proximal``."""
 
 _ROLE_COLUMNS: Final = {
     "reference": "ref_logprobs",
@@ -61,42 +61,50 @@ _WAYS_OUT: Final = {
 }
 
 
-def resolve_reward(plan: "RunPlan", catalog: Catalog) -> "RunPlan":
-    """Replace ``reward=task`` by the reward that the task declares.
+def resolve_scorers(plan: "RunPlan", catalog: Catalog) -> "RunPlan":
+    """Replace ``reward=task`` and ``cost=task`` by what the task declares.
 
     Raises:
-        ConfigError: if the task declares none and the algorithm has a role that scores.
+        ConfigError: if the task declares none and the algorithm has a role that needs it.
     """
-    if plan.choices["reward"] != "task":
-        return plan
-    task = catalog.choice("task", plan.choices["task"])
-    name = _declared(plan, catalog)
-    if not name:
-        if any(role.kind == "score" for role in roles_of(plan, catalog)):
+    scored = [role for role in roles_of(plan, catalog) if role.kind == "score" and not role.scorer]
+    for group in ("reward", "cost"):
+        if plan.choices[group] != "task":
+            continue
+        if group == "cost" and not any(role.name == "cost" for role in scored):
+            continue
+        name = _declared(plan, catalog, group)
+        if name:
+            plan = _with_scorer(plan, catalog, group, name)
+        elif any(group == ("cost" if role.name == "cost" else "reward") for role in scored):
+            task = catalog.choice("task", plan.choices["task"])
             raise ConfigError(
-                f"{task} declares no reward of its own",
-                hint=f"add reward=NAME; options: {listing(catalog.described('reward'))}",
+                f"{task} declares no {group} of its own",
+                hint=f"add {group}=NAME; options: {listing(catalog.described(group))}",
                 owner=task.owner,
             )
-        return plan
-    choice = catalog.choice("reward", name)
+    return plan
+
+
+def _with_scorer(plan: "RunPlan", catalog: Catalog, group: str, name: str) -> "RunPlan":
+    choice = catalog.choice(group, name)
     with boundary(choice.owner, f"making the default options of {choice}", ConfigError):
         options = choice.options_class()()
     return replace(
         plan,
-        choices={**plan.choices, "reward": name},
-        options={**plan.options, "reward": options},
+        choices={**plan.choices, group: name},
+        options={**plan.options, group: options},
     )
 
 
-def _declared(plan: "RunPlan", catalog: Catalog) -> str:
+def _declared(plan: "RunPlan", catalog: Catalog, group: str) -> str:
     options = plan.options["task"]
     component = plan.component("task", catalog.plugins)
     for holder in (options, component.load()):
-        reward = getattr(holder, "reward", None)
-        if isinstance(reward, str):
-            return reward
-    return str(component.build(options).reward)
+        name = getattr(holder, group, None)
+        if isinstance(name, str):
+            return name
+    return str(getattr(component.build(options), group, ""))
 
 
 # --------------------------------------------------------------------------- requirements
@@ -115,8 +123,9 @@ def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:
     made = provided(plan.algorithm, roles, catalog)
     if plan.chosen("advantage"):
         estimator = plan.options["advantage"]
-        _check_columns("advantage", estimator.requires, made, plan, catalog)
+        _check_columns("advantage", estimator.requires, made | LOSS_COLUMNS, plan, catalog)
         made |= estimator.provides
+    _check_correction(plan, made | LOSS_COLUMNS, catalog)
     if plan.chosen("loss"):
         loss = plan.options["loss"]
         _check_columns("loss", loss.requires, made | LOSS_COLUMNS, plan, catalog)
@@ -127,6 +136,23 @@ def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:
                 hint="it has the roles " + listing([role.name for role in roles]),
                 owner=choice.owner,
             )
+
+
+def _check_correction(plan: "RunPlan", made: frozenset[str], catalog: Catalog) -> None:
+    """A correction acts where an estimator is called, and on losses of a policy."""
+    if not plan.chosen("correction"):
+        return
+    choice = catalog.choice("correction", plan.choices["correction"])
+    corrected = plan.chosen("loss") and plan.options["loss"].corrected
+    if not plan.chosen("advantage") or not corrected:
+        algorithm = catalog.choice("algorithm", plan.choices["algorithm"])
+        lacks = "advantage estimator" if not plan.chosen("advantage") else "loss that it weights"
+        raise ConfigError(
+            f"{choice} has no effect: {algorithm} with loss={plan.choices['loss']} has no {lacks}",
+            hint="leave correction out, or choose a policy loss",
+            owner=choice.owner,
+        )
+    _check_columns("correction", plan.options["correction"].requires, made, plan, catalog)
 
 
 def roles_of(plan: "RunPlan", catalog: Catalog) -> "tuple[Role, ...]":
@@ -145,15 +171,21 @@ def provided(
         columns |= ROLLOUT_COLUMNS
     for role in roles:
         if role.kind == "score":
-            columns |= {role.name}
+            columns |= {role.name, _parts(role.name)}
         elif role.name in _ROLE_COLUMNS:
             columns |= {_ROLE_COLUMNS[role.name]}
         elif role.kind == "value":
             columns |= {"values"}
+        if role.kind == "value":
+            columns |= {f"{_ROLE_COLUMNS.get(role.name, 'values')}_after"}
     scored = any(role.kind == "score" for role in roles)
     if scored and any(sampling.tag == "baseline" for sampling in options.samplings()):
         columns |= {"baseline_reward"}
     return columns
+
+
+def _parts(role: str) -> str:
+    return "parts" if role == "reward" else f"parts_{role}"
 
 
 def _check_roles(roles: "tuple[Role, ...]", owner: Owner, what: str) -> None:

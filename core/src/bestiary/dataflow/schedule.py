@@ -49,6 +49,7 @@ class Sync:
             began = time.perf_counter()
             algorithm.step = step
             batch = collect_groups(algorithm, sampler, prompts)
+            algorithm.learned = None
             metrics = algorithm.learn(batch)
-            sampler.observe(batch)
+            sampler.observe(batch if algorithm.learned is None else algorithm.learned)
             yield Done(step, batch, metrics, time.perf_counter() - began)

@@ -96,7 +96,7 @@ class Placement:
 
 
 class Colocate:
-    """The placement ``colocate``: one pool for the models, a process for the scorers.
+    """The placement ``colocate``: one pool for the models, a process for each scorer.
 
     Args:
         options: the registered dataclass.
@@ -123,16 +123,16 @@ class Colocate:
                     timeout_s=o.timeout_s,
                 )
             )
-        if scorers:
-            pools.append(
-                PoolPlan(
-                    name=SCORERS,
-                    workers=1,
-                    device="cpu",
-                    roles=scorers,
-                    timeout_s=o.timeout_s,
-                )
+        pools += [
+            PoolPlan(
+                name=SCORERS if not number else f"{SCORERS}-{role}",
+                workers=1,
+                device="cpu",
+                roles=(role,),
+                timeout_s=o.timeout_s,
             )
+            for number, role in enumerate(scorers)
+        ]
         return Placement(tuple(pools))
 
 

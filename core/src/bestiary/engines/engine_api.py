@@ -38,15 +38,17 @@ class ModelSpec:
 
     Args:
         path: folder in ``save_pretrained`` layout.
-        head: ``lm``, or ``value`` for one number a token.
+        head: ``lm``, ``value`` for one number a token, or both on one trunk.
         dtype: dtype of computation; master weights and optimizer stay float32.
         trainable: False drops gradients and the optimizer.
+        lr: learning rate of this model; None is that of the engine's options.
     """
 
     path: str
-    head: Literal["lm", "value"] = "lm"
+    head: Literal["lm", "value", "lm+value"] = "lm"
     dtype: Literal["fp32", "bf16"] = "fp32"
     trainable: bool = True
+    lr: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Pure numpy on the controller, from lengths alone, so every rank runs the same nu
 micro-batches without asking the others.
 """
 
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +66,7 @@ def plan_microbatches(
     *,
     world: int,
     tokens_per_micro: int,
+    whole: bool = False,
 ) -> Plan:
     """Balance rows over ranks and cut each rank's rows into micro-batches.
 
@@ -78,6 +80,8 @@ def plan_microbatches(
         prompts: [B] equal numbers for rows with the same prompt.
         world: number of ranks.
         tokens_per_micro: budget; a prompt counts once for its rows in a micro-batch.
+        whole: never split the rows of a prompt; where they exceed the budget they have a
+            micro-batch of their own.
 
     Returns:
         The plan; ranks differ by little in tokens and not at all in the number of micro-batches.
@@ -89,11 +93,12 @@ def plan_microbatches(
         raise ValueError("an update or forward pass needs at least one row, got an empty batch")
     if tokens_per_micro < 1 or world < 1:
         raise ValueError(f"tokens_per_micro={tokens_per_micro} and world={world}: must be above 0")
-    units = _units(prompt_lens, response_lens, prompts, tokens_per_micro)
-    bins = [_pack(mine, tokens_per_micro) for mine in _balance(units, world)]
+    budget = sys.maxsize if whole else tokens_per_micro
+    units = _units(prompt_lens, response_lens, prompts, budget)
+    bins = [_pack(mine, tokens_per_micro) for mine in _balance(units, world, whole)]
     count = max(1, max(len(b) for b in bins))
     shortest = int(np.argmin(np.asarray(prompt_lens) + np.asarray(response_lens)))
-    return Plan(tuple(_rank(_stretch(b, count), count, shortest) for b in bins))
+    return Plan(tuple(_rank(_stretch(b, count, whole), count, shortest) for b in bins))
 
 
 def _units(prompt_lens: Rows, response_lens: Rows, prompts: Rows, budget: int) -> list[_Unit]:
@@ -113,10 +118,10 @@ def _units(prompt_lens: Rows, response_lens: Rows, prompts: Rows, budget: int) -
     return units
 
 
-def _balance(units: list[_Unit], world: int) -> list[list[_Unit]]:
+def _balance(units: list[_Unit], world: int, whole: bool) -> list[list[_Unit]]:
     """Longest unit first, each to the rank with the fewest tokens so far."""
     ordered = sorted(units, key=lambda u: (-u.tokens, u.rows[0]))
-    while len(ordered) < world and len(ordered[0].rows) > 1:
+    while not whole and len(ordered) < world and len(ordered[0].rows) > 1:
         ordered = sorted([*ordered[0].halves(), *ordered[1:]], key=lambda u: (-u.tokens, u.rows[0]))
     ranks: list[list[_Unit]] = [[] for _ in range(world)]
     load = [0] * world
@@ -143,11 +148,13 @@ def _pack(units: list[_Unit], budget: int) -> list[list[_Unit]]:
     return bins
 
 
-def _stretch(bins: list[list[_Unit]], count: int) -> list[list[_Unit]]:
+def _stretch(bins: list[list[_Unit]], count: int, whole: bool) -> list[list[_Unit]]:
     """Split micro-batches until there are ``count``, as far as there are rows to split."""
     bins = list(bins)
     while 0 < len(bins) < count:
         rows = [sum(len(u.rows) for u in b) for b in bins]
+        if whole:
+            rows = [n if len(b) > 1 else 0 for n, b in zip(rows, bins, strict=True)]
         largest = rows.index(max(rows))
         if rows[largest] < 2:
             break

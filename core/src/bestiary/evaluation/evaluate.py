@@ -1,5 +1,6 @@
 """Sampled and greedy accuracy on held-out problems."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +49,7 @@ def evaluate(
     prompts: Batch,
     samplings: tuple[Sampling, ...],
     *,
+    others: Mapping[str, ScoreHandle] | None = None,
     show: int = 8,
 ) -> Evaluation:
     """Generate for every prompt in one engine call, score, and average.
@@ -61,10 +63,12 @@ def evaluate(
         reward: scores them.
         prompts: held-out problems.
         samplings: from :func:`eval_samplings`.
+        others: further scorers by name: ``eval/<name>`` is the mean of theirs.
         show: number of problems in ``answers``.
     """
     batch = actor.generate(prompts, samplings)
-    batch = batch.join(reward.score(batch))
+    scored = [reward.score(batch), *(other.score(batch) for other in (others or {}).values())]
+    batch = batch.join(*scored)
     rewards, valid, tag = batch["reward"], batch["valid"].astype(bool), batch["tag"]
     metrics: dict[str, float] = {}
     for name, key in (("sample", "eval/exact_match"), ("greedy", "eval/greedy")):
@@ -73,6 +77,9 @@ def evaluate(
             metrics[key] = float((rewards[mine] >= CORRECT).mean()) if mine.any() else float("nan")
     sampled = tag == "sample" if (tag == "sample").any() else np.ones(len(tag), dtype=bool)
     metrics["eval/reward"] = _mean(rewards[sampled & valid])
+    for name in others or ():
+        fine = batch[f"valid_{name}"].astype(bool)
+        metrics[f"eval/{name}"] = _mean(batch[name][sampled & fine])
     metrics["eval/response_len"] = _mean(batch["response_len"][sampled])
     metrics["eval/truncated"] = _mean(batch["truncated"][sampled])
     group = batch.group_index()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Kind = Literal[
     "algorithm",
     "advantage",
+    "correction",
     "loss",
     "sampler",
     "reward",
@@ -30,6 +31,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 _BASES: "Mapping[str, str]" = {
     "algorithm": "AlgorithmOptions",
     "advantage": "AdvantageOptions",
+    "correction": "CorrectionOptions",
     "loss": "LossOptions",
 }
 """Class of :mod:`bestiary.protocols` that the options of a kind derive from."""
@@ -37,6 +39,7 @@ _BASES: "Mapping[str, str]" = {
 _MEMBERS: "Mapping[str, tuple[str, ...]]" = {
     "algorithm": ("collect", "learn", "state_dict", "load_state_dict"),
     "advantage": ("__call__",),
+    "correction": ("__call__",),
     "loss": ("__call__",),
     "reward": ("__call__",),
     "sampler": ("draw", "accept", "observe", "state_dict", "load_state_dict"),

@@ -38,6 +38,10 @@ class Registry:
         """Register an :class:`~bestiary.protocols.AdvantageEstimator`: ``target(options)``."""
         self._add("advantage", name, target, options)
 
+    def correction(self, name: str, *, target: str, options: str | None = None) -> None:
+        """Register a :class:`~bestiary.protocols.Correction`: ``target(options)``."""
+        self._add("correction", name, target, options)
+
     def loss(self, name: str, *, target: str, options: str | None = None) -> None:
         """Register a :class:`~bestiary.protocols.Loss`: ``target(options)``."""
         self._add("loss", name, target, options)

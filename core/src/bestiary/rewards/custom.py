@@ -49,6 +49,7 @@ class CustomReward:
         self._function: Callable[..., Any] = found
         if isinstance(found, type):
             self._function, self._kwargs = found(**self._kwargs), {}
+        self.spans = bool(getattr(self._function, "spans", False))
 
     def __call__(self, samples: Sequence[Sample]) -> Any:  # noqa: ANN401 - checked by the caller
         """Whatever the function returns."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from bestiary.batch import Ragged, RowBlock, Shipment
+from bestiary.errors import RewardError
 from bestiary.models.tokenizer import Decoder
 from bestiary.protocols import ComponentRef, Sample, Stat
 from bestiary.rewards.calling import DirectScorer, Scorer
@@ -63,6 +64,7 @@ class RewardWorker:
         self.reward = load_reward(args.reward, load_plugins())
         self.decoder = Decoder(Path(args.model))
         self.scorer: Scorer = DirectScorer(self.reward, args.limit_s)
+        self.spans = bool(getattr(self.reward.function, "spans", False))
 
     def describe(self) -> dict[str, Any]:
         """What is hosted: name, owner and the content hash of a custom file."""
@@ -71,6 +73,7 @@ class RewardWorker:
             "reward": self.reward.name,
             "owner": str(owner) if owner else "",
             "digest": self.reward.digest,
+            "spans": self.spans,
         }
 
     def score(self, rows: RowBlock | Shipment) -> tuple[RowBlock, dict[str, Any]]:
@@ -83,14 +86,24 @@ class RewardWorker:
         Returns:
             (block, report). The block has the sample columns ``reward`` (0 where invalid),
             ``valid``, ``parts`` (a mapping for each sample) and ``reward_part/<name>`` (NaN where
-            a sample lacks the part); where a score has spans, also the token column
+            a sample lacks the part); where the reward declares ``spans``, also the token column
             ``token_rewards``. The report has ``seconds`` and ``metrics``.
+
+        Raises:
+            RewardError: for a score with spans of a reward that does not declare them.
         """
         start = time.perf_counter()
         block = rows.block() if isinstance(rows, Shipment) else rows
         samples = to_samples(block, self.decoder)
         scores = self.scorer(samples)
-        columns = to_columns(scores, [sample.response_len for sample in samples])
+        if not self.spans and any(score.spans for score in scores):
+            raise RewardError(
+                f"reward {self.reward.name!r} gave rewards of spans without declaring them",
+                hint="set `spans = True` on its class or function",
+                owner=self.reward.owner,
+            )
+        lengths = [sample.response_len for sample in samples]
+        columns = to_columns(scores, lengths, spans=self.spans)
         if "row_key" in block.table:
             columns = RowBlock(columns.tokens, {"row_key": block.table["row_key"], **columns.table})
         metrics = to_metrics(scores, self.args.role)
@@ -127,12 +140,13 @@ def to_samples(block: RowBlock, decoder: Decoder) -> list[Sample]:
     ]
 
 
-def to_columns(scores: Sequence[Checked], lengths: Sequence[int]) -> RowBlock:
+def to_columns(scores: Sequence[Checked], lengths: Sequence[int], *, spans: bool) -> RowBlock:
     """Scores as columns.
 
     Args:
         scores: of n samples.
         lengths: [n] response tokens of each.
+        spans: make the token column ``token_rewards``.
     """
     table: dict[str, NDArray[Any]] = {
         "reward": np.array([score.value for score in scores], dtype=np.float64),
@@ -143,7 +157,7 @@ def to_columns(scores: Sequence[Checked], lengths: Sequence[int]) -> RowBlock:
     for name in sorted({name for score in scores for name in score.parts}):
         values = [score.parts.get(name, float("nan")) for score in scores]
         table[f"reward_part/{name}"] = np.array(values, dtype=np.float64)
-    if not any(score.spans for score in scores):
+    if not spans:
         return RowBlock({}, table)
     rewards = [np.zeros(length, dtype=np.float32) for length in lengths]
     for row, score in zip(rewards, scores, strict=True):

@@ -1,13 +1,20 @@
 """The chosen estimator, run where its scope says."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from bestiary.batch import Batch, Column, Ragged, Ready, RowBlock, Rows, ship
 from bestiary.distributed.collectives import LocalReduce
 from bestiary.errors import AlgorithmError, Owner, boundary
-from bestiary.protocols import AdvantageEstimator, AdvantageOptions, ComponentRef, Stat
+from bestiary.protocols import (
+    AdvantageEstimator,
+    AdvantageOptions,
+    ComponentRef,
+    CorrectionOptions,
+    Stat,
+)
 from bestiary.roles.model import Group
 from bestiary.roles.row_weights import valid_rows
 from bestiary.roles.services import Services, spread
@@ -15,8 +22,28 @@ from bestiary.roles.services import Services, spread
 _MASK = "response_mask"
 
 
+class _Needs(Protocol):
+    """What the options of estimators and corrections say."""
+
+    @property
+    def requires(self) -> frozenset[str]: ...
+    @property
+    def optional(self) -> frozenset[str]: ...
+    @property
+    def provides(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionPart:
+    """The chosen correction: its reference for the workers, its options, and who provides it."""
+
+    reference: ComponentRef
+    options: CorrectionOptions
+    owner: Owner | None = None
+
+
 class AdvantageRole:
-    """Calls an estimator on the trainable rows; other rows get 0.
+    """Calls an estimator on the trainable rows, then the correction; other rows get 0.
 
     Args:
         reference: the estimator, for the workers.
@@ -24,6 +51,7 @@ class AdvantageRole:
         options: its options, which say what it needs.
         group: the workers that hold the shards.
         owner: who provides it.
+        correction: weights tokens afterwards, where one is chosen.
     """
 
     def __init__(
@@ -34,6 +62,7 @@ class AdvantageRole:
         group: Group,
         services: Services,
         owner: Owner | None = None,
+        correction: CorrectionPart | None = None,
     ) -> None:
         self.reference = reference
         self.estimator = estimator
@@ -41,28 +70,35 @@ class AdvantageRole:
         self.group = group
         self.services = services
         self.owner = owner
+        self.correction = correction
 
-    def __call__(self, batch: Batch, **scalars: float) -> Batch:
-        """The columns that the estimator provides, for every row of the batch."""
-        self._check(batch)
+    def __call__(self, batch: Batch, **scalars: Any) -> Batch:  # noqa: ANN401 - numbers and names
+        """The columns of the estimator and of the correction, for every row of the batch."""
+        self._check(batch, self.reference, self.options, self.owner)
         if self.options.scope == "sample":
             made = self._on_controller(batch, scalars)
         else:
-            made = self._on_shards(batch, scalars)
-        return made
+            group = self.options.scope == "group"
+            made = self._on_shards(batch, self.reference, self.options, scalars, group)
+        if self.correction is None:
+            return made
+        part, joined = self.correction, batch.join(made)
+        self._check(joined, part.reference, part.options, part.owner)
+        return made.join(self._on_shards(joined, part.reference, part.options, {}, False))
 
-    def _check(self, batch: Batch) -> None:
-        missing = sorted(name for name in self.options.requires if name not in batch)
+    @staticmethod
+    def _check(batch: Batch, reference: ComponentRef, options: _Needs, owner: Owner | None) -> None:
+        missing = sorted(name for name in options.requires if name not in batch)
         if missing:
             raise AlgorithmError(
-                f"{self.reference} needs the columns {missing}, which nobody has made",
-                owner=self.owner,
+                f"{reference} needs the columns {missing}, which nobody has made",
+                owner=owner,
                 hint=f"columns that are there: {', '.join(batch.names())}",
             )
 
     # ------------------------------------------------------------------ scope sample
 
-    def _on_controller(self, batch: Batch, scalars: dict[str, float]) -> Batch:
+    def _on_controller(self, batch: Batch, scalars: dict[str, Any]) -> Batch:
         import torch
 
         live = np.flatnonzero(batch["trainable"].astype(bool))
@@ -81,6 +117,9 @@ class AdvantageRole:
             made = self.estimator(Rows(columns, mask, text), LocalReduce(), **scalars)
         out: dict[str, Any] = {}
         for name, value in made.items():
+            if isinstance(value, Stat):
+                self.services.ledger.add(name, value)
+                continue
             self._check_result(name, tuple(value.shape), len(rows))
             full = np.zeros(len(batch))
             full[live] = value.double().numpy()
@@ -105,19 +144,27 @@ class AdvantageRole:
 
     # ------------------------------------------------------------------ scopes row and group
 
-    def _on_shards(self, batch: Batch, scalars: dict[str, float]) -> Batch:
+    def _on_shards(
+        self,
+        batch: Batch,
+        reference: ComponentRef,
+        options: _Needs,
+        scalars: dict[str, Any],
+        whole_groups: bool,
+    ) -> Batch:
         live = np.flatnonzero(batch["trainable"].astype(bool))
         rows = batch.take(live)
         rows = rows.with_columns(group=rows.group_index(), valid=valid_rows(rows))
-        runs = self._shards(rows)
-        tokens = [n for n in (_MASK, *sorted(self.options.requires)) if n in rows.columns]
-        table = [n for n in sorted(self.options.requires) if n in rows and n not in rows.columns]
+        runs = self._shards(rows, whole_groups)
+        read = sorted(options.requires | options.optional)
+        tokens = [n for n in dict.fromkeys((_MASK, *read)) if n in rows.columns]
+        table = [n for n in read if n in rows and n not in rows.columns]
         table += [n for n in ("group", "valid", "response_len") if n not in table]
-        calls = [(self.reference, ship(rows, run, tokens, table), scalars) for run in runs]
+        calls = [(reference, ship(rows, run, tokens, table), scalars) for run in runs]
         handles = self.group.call("estimate", calls)
         self.services.ledger.note("score", handles)
         # Rows that are not trained on get zeros, so that the result covers the whole batch.
-        names, lengths = sorted(self.options.provides), batch["response_len"].astype(np.int64)
+        names, lengths = sorted(options.provides), batch["response_len"].astype(np.int64)
         zeros = Ragged.from_lengths(np.zeros(int(lengths.sum())), lengths)
         part = np.full(len(batch), len(handles), dtype=np.int32)
         place = np.arange(len(batch), dtype=np.int64)
@@ -127,10 +174,10 @@ class AdvantageRole:
         column = Column((*handles, Ready(RowBlock(dict.fromkeys(names, zeros)))), part, place)
         return Batch({"row_key": batch["row_key"]}, dict.fromkeys(names, column))
 
-    def _shards(self, rows: Batch) -> list[np.ndarray]:
-        """The rows of each rank; scope ``group`` never splits a group."""
+    def _shards(self, rows: Batch, whole_groups: bool) -> list[np.ndarray]:
+        """The rows of each rank."""
         tokens = rows["response_len"] + 1
-        if self.options.scope == "row":
+        if not whole_groups:
             return spread(tokens, self.group.size)
         group = rows.group_index()
         sizes = np.bincount(group, weights=tokens, minlength=1)

@@ -1,6 +1,7 @@
 """Roles of kind ``policy``: generation, log-probabilities and updates."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -46,8 +47,11 @@ class PolicyRole(TrainedRole):
         frozen: bool = False,
         purpose: str = "train",
         temperature: float = 1.0,
+        adapter: Literal["on", "off"] = "on",
     ) -> None:
-        super().__init__(name, model, services, frozen=frozen, temperature=temperature)
+        super().__init__(
+            name, model, services, frozen=frozen, temperature=temperature, adapter=adapter
+        )
         self.purpose = purpose
 
     def for_purpose(self, purpose: str) -> "PolicyRole":
@@ -59,6 +63,7 @@ class PolicyRole(TrainedRole):
             frozen=self.frozen,
             purpose=purpose,
             temperature=self.temperature,
+            adapter=self.adapter,
         )
 
     def generate(self, prompts: Batch, sampling: Sampling | Sequence[Sampling]) -> Batch:

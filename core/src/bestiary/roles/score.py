@@ -1,5 +1,7 @@
 """Roles of kind ``score``: a number for each sample, from a reward function."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from bestiary.batch import Batch, Column, ship
@@ -18,18 +20,21 @@ class ScoreRole:
     Args:
         name: the role, and the sample column that it makes unless told otherwise.
         group: the worker group of the scorer.
-        parts: names of the parts that its scores have, known after the first call.
+        services: shared by the roles of the run.
+        spans: its scores have rewards of spans, which become token rewards.
     """
 
-    def __init__(self, name: str, group: Group, services: Services) -> None:
+    def __init__(self, name: str, group: Group, services: Services, *, spans: bool = False) -> None:
         self.name = name
         self.group = group
         self.services = services
+        self.spans = spans
 
     def score(self, batch: Batch, into: str = "") -> Batch:
         """Score each response; returns at once.
 
-        Makes the sample columns ``into``, ``valid`` and ``parts`` (JSON objects); a scorer whose
+        Makes the sample columns ``into``, ``valid`` and ``parts`` (JSON objects), and the token
+        column ``token_rewards`` where the scorer declares ``spans``; a scorer whose
         column is not ``reward`` makes ``valid_<into>`` and ``parts_<into>``, and a row is trained
         on where all are valid. Where the batch has rows tagged ``baseline``, also
         ``baseline_<into>``: the score of the baseline row of each row's group. A group whose
@@ -42,7 +47,9 @@ class ScoreRole:
         self.services.ledger.note("score", handles)
         column = Column.of(handles, [len(run) for run in runs])
         scored = Batch(
-            {"row_key": batch["row_key"]}, {}, dict.fromkeys(("reward", "valid", "parts"), column)
+            {"row_key": batch["row_key"]},
+            {"token_rewards": column} if self.spans else {},
+            dict.fromkeys(("reward", "valid", "parts"), column),
         )
         if BASELINE_TAG in set(batch["tag"]):
             valid = scored["valid"].astype(bool)
@@ -64,7 +71,9 @@ def _renamed(scored: Batch, into: str) -> Batch:
     """The same under names that do not meet those of another scorer."""
     names = {"row_key": "row_key", "reward": into, "baseline_reward": f"baseline_{into}"}
     table = scored.sample_columns()
-    return Batch({names.get(name, f"{name}_{into}"): column for name, column in table.items()})
+    tokens = {f"token_{into}s": replace(c, name="token_rewards") for c in scored.columns.values()}
+    named = {names.get(name, f"{name}_{into}"): column for name, column in table.items()}
+    return Batch(named, tokens)
 
 
 def _baseline(batch: Batch, values: np.ndarray) -> np.ndarray:

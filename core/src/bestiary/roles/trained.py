@@ -1,6 +1,7 @@
 """What policy and value roles share: forward passes and updates on a model's ranks."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from bestiary.roles.row_weights import row_weights, valid_rows
 from bestiary.roles.services import Services
 
 _ALWAYS = ("prompt_ids", "response_ids", "response_mask")
-_WATCHED = ("rollout_logprobs",)
-"""Sent with every update where it is there, so that losses can report the engine's mismatch."""
+_WATCHED = ("rollout_logprobs", "token_weight")
+"""Sent with every update where it is there: the first so that losses can report the engine's
+mismatch, the second weights the tokens of policy losses."""
+_AFTER = "values_after"
 _FILLED_IN = frozenset({"old_logprobs"})
 
 
@@ -30,12 +33,14 @@ class TrainedRole:
         *,
         frozen: bool = False,
         temperature: float = 1.0,
+        adapter: Literal["on", "off"] = "on",
     ) -> None:
         self.name = name
         self.model = model
         self.services = services
         self.frozen = frozen
         self.temperature = temperature
+        self.adapter = adapter
 
     # ------------------------------------------------------------------ forward
 
@@ -49,13 +54,20 @@ class TrainedRole:
                 part.micro,
                 dict(outputs),
                 self.temperature,
+                self.adapter,
             )
             for part in plan.ranks
         ]
         handles = self.model.group.call("forward", calls)
         self.services.ledger.note("score", handles)
         column = _scatter(plan, handles, len(batch))
-        return Batch({"row_key": batch["row_key"]}, dict.fromkeys(outputs.values(), column))
+        tokens = [new for old, new in outputs.items() if old != _AFTER]
+        table = [new for old, new in outputs.items() if old == _AFTER]
+        return Batch(
+            {"row_key": batch["row_key"]},
+            dict.fromkeys(tokens, column),
+            dict.fromkeys(table, column),
+        )
 
     # ------------------------------------------------------------------ update
 
@@ -84,11 +96,14 @@ class TrainedRole:
 
     def _part(self, batch: Batch, terms: list[Term]) -> list[UpdatePart]:
         references = [term.reference() for term in terms]
+        whole = any(self.services.resolve(ref).unit == "group" for ref in references)
+        if whole:
+            batch = batch.with_columns(group=batch.group_index())
         tokens, table = self._columns(batch, references)
         weights = [
             self._weights(batch, term, ref) for term, ref in zip(terms, references, strict=True)
         ]
-        plan = self._plan(batch)
+        plan = self._plan(batch, whole=whole)
         parts = []
         for part in plan.ranks:
             live = ~np.asarray(part.padding, dtype=bool)
@@ -126,7 +141,11 @@ class TrainedRole:
         for reference in references:
             options: LossOptions = self.services.resolve(reference)
             needed.update(dict.fromkeys(sorted(options.requires), reference))
+            there = sorted(name for name in options.optional if name in batch)
+            needed.update(dict.fromkeys(there, reference))
         tokens, table = self._present(batch, (*_ALWAYS, *_WATCHED)), []
+        table += ["group"] if "group" in batch else []
+        needed.pop("group", None)
         for name, reference in needed.items():
             if name in batch.columns:
                 tokens += [] if name in tokens else [name]
@@ -145,7 +164,7 @@ class TrainedRole:
     def _present(batch: Batch, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if name in batch.columns]
 
-    def _plan(self, batch: Batch) -> Plan:
+    def _plan(self, batch: Batch, *, whole: bool = False) -> Plan:
         group = batch["group_uid"] if "group_uid" in batch else batch["row_key"]
         _, prompt = np.unique(group.astype(str), return_inverse=True)
         return plan_microbatches(
@@ -154,6 +173,7 @@ class TrainedRole:
             prompt,
             world=self.model.group.size,
             tokens_per_micro=self.model.tokens_per_micro,
+            whole=whole,
         )
 
 

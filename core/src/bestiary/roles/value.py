@@ -8,5 +8,8 @@ class ValueRole(TrainedRole):
     """A model with a value head under the name of a role."""
 
     def values(self, batch: Batch, into: str = "values") -> Batch:
-        """The value before each response token under the current weights."""
-        return self._forward(batch, {"values": into})
+        """The value before each response token under the current weights.
+
+        Also the sample column ``<into>_after``: the value after the last token.
+        """
+        return self._forward(batch, {"values": into, "values_after": f"{into}_after"})

@@ -48,7 +48,9 @@ def run(folder: Path) -> Evaluation:
     with open_session(plan, plugins, folder, display.phase) as session:
         if checkpoint is not None:
             display.phase(f"loading step {checkpoint.step}")
-            session.models["actor"].group.run("load", "actor", str(checkpoint.model("actor")))
+            for name, model in session.models.items():
+                if session.trainable(name):
+                    model.group.run("load", name, str(checkpoint.model(name)))
         display.phase("evaluating")
         return evaluate_session(session)
 

@@ -103,7 +103,8 @@ def _run(loop: Loop, session: Session, info: RunInfo) -> dict[str, float]:
         last = loop.run(schedule, info)
         if session.plan.run.checkpoint.at_end and loop.progress.step:
             loop.save()
-            session.models["actor"].group.run("export", "actor", str(info.run_dir / "model"))
+            name = session.primary
+            session.models[name].group.run("export", name, str(info.run_dir / "model"))
     except BaseException as error:
         loop.failed(error)
         loop.finish("stopped" if isinstance(error, KeyboardInterrupt) else "failed", str(error))

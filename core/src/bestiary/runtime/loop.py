@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -18,13 +18,15 @@ from bestiary.evaluation.evaluate import Evaluation, eval_samplings, evaluate
 from bestiary.plugins.events import Checkpoint as CheckpointEvent
 from bestiary.plugins.events import Event, Rollout, RunEnd, RunStart, Step, WorkerFailed
 from bestiary.protocols import RunInfo
-from bestiary.roles.policy import PolicyRole
 from bestiary.roles.score import ScoreRole
 from bestiary.runtime.checkpoint import Checkpoint, write_checkpoint
 from bestiary.runtime.measure import batch_metrics, other_time, staleness, tokens_of
 from bestiary.runtime.session import Session
 from bestiary.tracking.display import Display
 from bestiary.tracking.fanout import Trackers
+
+if TYPE_CHECKING:
+    from bestiary.roles.policy import PolicyRole
 
 Status = Literal["finished", "failed", "stopped"]
 SHOWN = 4
@@ -165,8 +167,8 @@ class Loop:
 
     @property
     def version(self) -> int:
-        """Optimizer steps of the actor."""
-        return int(self.session.models["actor"].state()[0]["version"])
+        """Optimizer steps of the model that is trained first of all."""
+        return int(self.session.models[self.session.primary].state()[0]["version"])
 
     def _bytes(self) -> int:
         before, self._counted = self._counted, driver_bytes()
@@ -200,11 +202,6 @@ class Loop:
         self.display.samples(step, rows)
 
     # ------------------------------------------------------------------ evaluation and state
-
-    @property
-    def actor(self) -> PolicyRole:
-        """The trained policy."""
-        return cast("PolicyRole", self.session.handles["actor"])
 
     @property
     def reward(self) -> ScoreRole:
@@ -258,12 +255,23 @@ def vars_of(progress: Progress) -> dict[str, Any]:
 
 
 def evaluate_session(session: Session, *, show: int = 16) -> Evaluation:
-    """Evaluate the actor on the held-out problems under streams that never change."""
+    """Evaluate on the held-out problems: as the algorithm does it, else by generating.
+
+    Streams never change, so that evaluations of a run can be compared.
+    """
+    own = session.algorithm.evaluate(session.prompts.held_out)
+    if own is not None:
+        return Evaluation(dict(own), [])
     config = session.plan.run.eval
     actor = cast("PolicyRole", session.handles["actor"]).for_purpose("eval")
     reward = cast("ScoreRole", session.handles["reward"])
     samplings = eval_samplings(session.samplings[0], config.samples, greedy=config.greedy)
-    return evaluate(actor, reward, session.prompts.held_out, samplings, show=show)
+    others = {
+        name: handle
+        for name, handle in session.handles.items()
+        if isinstance(handle, ScoreRole) and name != "reward"
+    }
+    return evaluate(actor, reward, session.prompts.held_out, samplings, others=others, show=show)
 
 
 def write_answers(run_dir: Path, step: int, found: Evaluation) -> None:

@@ -22,6 +22,51 @@ class Prompts:
     train: PromptSource
     held_out: Batch
     task: Task
+    reader: "Reader"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Turns problems and texts into prompts of the run's model.
+
+    Args:
+        tokenizer: of the run's model.
+        model: template and limits of prompts.
+        seed: of the order of prompts.
+    """
+
+    tokenizer: Tokenizer
+    model: ModelOptions
+    seed: int
+
+    def source(self, problems: Sequence[Problem]) -> PromptSource:
+        """Tokenised problems."""
+        return PromptSource(
+            problems,
+            self.tokenizer,
+            seed=self.seed,
+            max_prompt=self.model.max_prompt_tokens,
+            overlong=self.model.overlong,
+            chat_template=_template(self.model.chat_template),
+        )
+
+    def prompts_from(self, batch: Batch, texts: Sequence[str]) -> Batch:
+        """One new prompt for each row of a batch; its ``parent_uid`` is the row's group.
+
+        Raises:
+            ValueError: if there are not as many texts as rows.
+        """
+        if len(texts) != len(batch):
+            raise ValueError(f"prompts_from: {len(texts)} texts for {len(batch)} rows")
+        names = [
+            f"{group}/{tag}{index}?"
+            for group, tag, index in zip(
+                batch["group_uid"], batch["tag"], batch["sample_index"], strict=True
+            )
+        ]
+        problems = [Problem(uid=u, prompt=t) for u, t in zip(names, texts, strict=True)]
+        made = self.source(problems).peek(np.arange(len(texts)))
+        return made.with_columns(parent_uid=batch["group_uid"])
 
 
 def load_prompts(
@@ -40,23 +85,13 @@ def load_prompts(
     Raises:
         DataError: for empty splits or held-out problems that occur in training.
     """
-    tokenizer = Tokenizer(folder)
+    reader = Reader(Tokenizer(folder), model, seed)
     with boundary(owner, "reading the task's problems", DataError):
         train, held_out = task.problems("train"), task.problems("eval")
     _check_splits(train, held_out, owner)
 
-    def source(problems: Sequence[Problem]) -> PromptSource:
-        return PromptSource(
-            problems,
-            tokenizer,
-            seed=seed,
-            max_prompt=model.max_prompt_tokens,
-            overlong=model.overlong,
-            chat_template=_template(model.chat_template),
-        )
-
-    evaluation = source(held_out[:eval_problems])
-    return Prompts(source(train), evaluation.peek(np.arange(len(evaluation))), task)
+    evaluation = reader.source(held_out[:eval_problems])
+    return Prompts(reader.source(train), evaluation.peek(np.arange(len(evaluation))), task, reader)
 
 
 def _template(setting: bool | str) -> ChatTemplate:

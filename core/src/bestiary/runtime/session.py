@@ -1,26 +1,35 @@
 """A session: the processes, models and handles of a run, started and closed together."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bestiary.config.plan import RunPlan
 from bestiary.distributed.placement import Placement, PlacementRequest, PoolPlan, regrouped
-from bestiary.errors import PlacementError, boundary
+from bestiary.errors import DataError, PlacementError, boundary
 from bestiary.models.resolve import resolve_model
 from bestiary.plugins.events import PlacementRequest as HookRequest
 from bestiary.plugins.manager import PluginSet
-from bestiary.protocols import Algorithm, ComponentRef, Sampler, Sampling
+from bestiary.protocols import Algorithm, ComponentRef, Role, Sampler, Sampling
+from bestiary.rewards.loading import reward_ref
 from bestiary.rewards.worker import RewardArgs
-from bestiary.roles.advantage import AdvantageRole
+from bestiary.roles.advantage import AdvantageRole, CorrectionPart
 from bestiary.roles.model import Group, Model
 from bestiary.roles.services import Services
 from bestiary.runtime.components import Components
+from bestiary.runtime.feeds import TargetFeed
 from bestiary.runtime.groups import Hosts, open_hosts
 from bestiary.runtime.prompts import Prompts, load_prompts, with_task_limits
-from bestiary.runtime.roles import Handle, ModelSource, make_handles, model_plans
+from bestiary.runtime.roles import (
+    Handle,
+    ModelSource,
+    Scorer,
+    make_handles,
+    model_plans,
+    on_models,
+)
 from bestiary.runtime.worker import ModelPlan, WorkerPlan
 
 MODEL_WORKER = "bestiary.runtime.worker:ModelWorker"
@@ -45,6 +54,8 @@ class Session:
     services: Services
     samplings: tuple[Sampling, ...]
     groups: tuple[Group, ...]
+    primary: str
+    """The model that is trained first of all: the one that is exported."""
 
     def trainable(self, name: str) -> bool:
         """Whether a model is trained, and so has state."""
@@ -56,13 +67,21 @@ class Session:
             "algorithm": self.algorithm.state_dict(),
             "sampler": self.sampler.state_dict(),
             "source": self.prompts.train.state_dict(),
+            "data": {name: feed.state_dict() for name, feed in self.feeds.items()},
         }
+
+    @property
+    def feeds(self) -> Mapping[str, TargetFeed]:
+        """The supervised data that the algorithm asked for."""
+        return cast("Mapping[str, TargetFeed]", self.algorithm.data)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state."""
         self.algorithm.load_state_dict(state["algorithm"])
         self.sampler.load_state_dict(state["sampler"])
         self.prompts.train.load_state_dict(state["source"])
+        for name, feed in self.feeds.items():
+            feed.load_state_dict(state["data"][name])
 
 
 @contextmanager
@@ -110,16 +129,23 @@ def _assemble(
 ) -> Session:
     services = Services(plan.run.seed, components.options)
     rollout, train = plan.reference("rollout_engine"), plan.reference("train_engine")
-    source = ModelSource(str(folder), plan.model.dtype, train, _deterministic(plan, rollout))
-    plans = model_plans(plan.roles, source)
+    paths = {r.path: str(resolve_model(r.path)) for r in plan.roles if r.path}
+    source = ModelSource(str(folder), plan.model.dtype, train, _deterministic(plan, rollout), paths)
+    roles = on_models(plan.roles, lora=source.lora)
+    plans = model_plans(roles, source)
+    feeds = load_feeds(plan, components, prompts)
     placement = _placement(plan, components)
-    models, scorers = _start(plan, components, folder, prompts, placement, plans, hosts)
+    models, scorers = _start(plan, components, folder, roles, placement, plans, hosts)
     samplings = with_task_limits(
         plan.samplings, prompts.task, getattr(plan.algorithm, "max_tokens", None)
     ) or with_task_limits((Sampling(),), prompts.task, None)
     temperature = samplings[0].temperature
-    handles = make_handles(plan.roles, models, scorers, services, temperature)
-    algorithm = _algorithm(plan, components, services, models, handles, samplings)
+    handles = make_handles(roles, models, scorers, services, temperature)
+    primary = next(role.model for role in roles if role.kind != "score" and not role.frozen)
+    algorithm = _algorithm(plan, components, services, models[primary].group, handles)
+    algorithm.sampling = samplings
+    algorithm.data = feeds
+    algorithm.prompts_from = prompts.reader.prompts_from
     ref = plan.reference("sampler")
     sampler = components.build(ref, prompts.train)
     return Session(
@@ -135,6 +161,7 @@ def _assemble(
         services=services,
         samplings=samplings,
         groups=tuple(hosts.groups),
+        primary=primary,
     )
 
 
@@ -158,63 +185,66 @@ def _start(
     plan: RunPlan,
     components: Components,
     folder: Path,
-    prompts: Prompts,
+    all_roles: Sequence[Role],
     placement: Placement,
     plans: Mapping[str, ModelPlan],
     hosts: Hosts,
-) -> tuple[dict[str, Model], dict[str, Group]]:
+) -> tuple[dict[str, Model], dict[str, Scorer]]:
     """Start the worker groups of a placement, all at once."""
     hosts.reserve(placement)
     fingerprint = components.plugins.fingerprint()
-    by_role = {role.name: role for role in plan.roles}
+    by_role = {role.name: role for role in all_roles}
     micro = int(getattr(plan.options["train_engine"], "tokens_per_micro", 8192))
     wanted: list[tuple[PoolPlan, str, object]] = []
     names_of: list[list[str]] = []
     for pool in placement.pools:
         roles = [by_role[name] for name in pool.roles]
-        names = sorted({r.model or r.name for r in roles if r.kind != "score"})
+        names = sorted({r.model for r in roles if r.kind != "score"})
         if names:
             plan_of = WorkerPlan({n: plans[n] for n in names}, fingerprint)
             wanted.append((pool, MODEL_WORKER, plan_of))
             names_of.append(names)
-        for role in roles:
-            if role.kind == "score":
-                reward = _reward(plan, prompts, role.name)
-                args = RewardArgs(reward=reward, model=str(folder), role=role.name)
-                wanted.append((pool, REWARD_WORKER, args))
-                names_of.append([role.name])
+        scored = [role for role in roles if role.kind == "score"]
+        if len(scored) > 1 or (scored and names):
+            raise PlacementError(
+                f"pool {pool.name!r} would hold {', '.join(pool.roles)}",
+                hint="a role that scores has a pool of its own",
+            )
+        for role in scored:
+            args = RewardArgs(reward=_scorer(plan, role), model=str(folder), role=role.name)
+            wanted.append((pool, REWARD_WORKER, args))
+            names_of.append([role.name])
     models: dict[str, Model] = {}
-    scorers: dict[str, Group] = {}
+    scorers: dict[str, Scorer] = {}
     for (_, worker, _), names, group in zip(wanted, names_of, hosts.start(wanted), strict=True):
         if worker == MODEL_WORKER:
             models |= {name: Model(name, group, micro) for name in names}
         else:
-            scorers[names[0]] = group
+            spans = bool(group.run("describe")[0]["spans"])
+            scorers[names[0]] = Scorer(group, spans)
     for model in models.values():
         model.max_length = int(model.state()[0]["max_length"])
     return models, scorers
 
 
-def _reward(plan: RunPlan, prompts: Prompts, role: str) -> ComponentRef:
-    """The chosen reward; ``reward=task`` is the task's own."""
-    if role == "reward" and plan.chosen("reward"):
-        return plan.reference("reward")
-    return ComponentRef("reward", prompts.task.reward)
+def _scorer(plan: RunPlan, role: Role) -> ComponentRef:
+    """What a role scores with: its own scorer, the group of its name, or the run's reward."""
+    if role.scorer:
+        return reward_ref(role.scorer)
+    return plan.reference(role.name if role.name in ("reward", "cost") else "reward")
 
 
 def _algorithm(
     plan: RunPlan,
     components: Components,
     services: Services,
-    models: Mapping[str, Model],
+    group: Group,
     handles: Mapping[str, Handle],
-    samplings: tuple[Sampling, ...],
 ) -> Algorithm:
     ref = plan.reference("algorithm")
     algorithm: Algorithm = components.build(ref, plan.run.seed)
     for name, handle in handles.items():
         setattr(algorithm, name, handle)
-    algorithm.sampling = samplings
     algorithm.metrics = services.ledger.drain
     if plan.chosen("loss"):
         algorithm.loss = plan.reference("loss")
@@ -225,8 +255,33 @@ def _algorithm(
             advantage,
             components.build(advantage),
             components.options(advantage),
-            models["actor"].group,
+            group,
             services,
             components.owner(advantage),
+            _correction(plan, components),
         )
+        algorithm.reads = plan.reads
     return algorithm
+
+
+def _correction(plan: RunPlan, components: Components) -> CorrectionPart | None:
+    if not plan.chosen("correction"):
+        return None
+    ref = plan.reference("correction")
+    components.build(ref)  # a broken one is an error here, not in a worker
+    return CorrectionPart(ref, components.options(ref), components.owner(ref))
+
+
+def load_feeds(plan: RunPlan, components: Components, prompts: Prompts) -> dict[str, TargetFeed]:
+    """The supervised data that the algorithm asks for, from the run's task or others."""
+    feeds: dict[str, TargetFeed] = {}
+    for name, task in plan.algorithm.feeds().items():
+        if not task:
+            problems = prompts.task.problems("train")
+        else:
+            ref = ComponentRef("task", task)
+            with boundary(components.owner(ref), "reading the task's problems", DataError):
+                problems = components.build(ref).problems("train")
+        source = prompts.reader.source(problems)
+        feeds[name] = TargetFeed(name, source)
+    return feeds

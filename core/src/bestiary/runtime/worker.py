@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from bestiary.protocols import ComponentRef, Sampling, Stat
 from bestiary.runtime.components import Components
 
 Answer = tuple[RowBlock, dict[str, Any]]
+
+_AFTER = "values_after"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,19 @@ class ModelWorker:
         micro: Sequence[Sequence[int]],
         outputs: Mapping[str, str],
         temperature: float,
+        adapter: Literal["on", "off"] = "on",
     ) -> Answer:
-        """Fields of the model's output, renamed, in the order of the shipment's rows."""
+        """Fields of the model's output, renamed, in the order of the shipment's rows.
+
+        ``values_after`` has one number a row and becomes a sample column.
+        """
         began = time.perf_counter()
         block = shipment.block()
-        made = self.train[name].forward(block, micro, list(outputs), temperature)
-        tokens = {new: made[old] for old, new in outputs.items()}
-        return RowBlock(tokens), {"seconds": time.perf_counter() - began}
+        base = {"adapter": adapter} if adapter == "off" else {}
+        made = self.train[name].forward(block, micro, list(outputs), temperature, **base)
+        tokens = {new: made[old] for old, new in outputs.items() if old != _AFTER}
+        table = {new: made[old].values for old, new in outputs.items() if old == _AFTER}
+        return RowBlock(tokens, table), {"seconds": time.perf_counter() - began}
 
     def update(self, name: str, parts: Sequence[Any]) -> Answer:
         """One optimizer step."""
@@ -163,9 +171,9 @@ class ModelWorker:
         self,
         ref: ComponentRef,
         shipment: Shipment,
-        scalars: Mapping[str, float],
+        scalars: Mapping[str, Any],
     ) -> Answer:
-        """Run an estimator of scope ``row`` or ``group`` on this rank's rows.
+        """Run an estimator of scope ``row`` or ``group``, or a correction, on this rank's rows.
 
         A rank without rows calls it as well: it joins every reduction, with nothing to add.
         """
@@ -176,8 +184,13 @@ class ModelWorker:
         rows = Rows.from_block(block)
         with boundary(self.components.owner(ref), f"calling {ref}", AlgorithmError):
             made = self.components.build(ref)(rows, reduce_over(self.ranks), **scalars)
-            tokens = _per_token(made, block.tokens["response_mask"].lengths, rows)
-        return RowBlock(tokens), {"seconds": time.perf_counter() - began}
+            metrics = {name: value for name, value in made.items() if isinstance(value, Stat)}
+            columns = {name: value for name, value in made.items() if name not in metrics}
+            tokens = _per_token(columns, block.tokens["response_mask"].lengths, rows)
+        if "advantages" in tokens:
+            size = np.abs(tokens["advantages"].values)
+            metrics["advantages/abs_mean"] = Stat(float(size.sum(dtype=np.float64)), size.size)
+        return RowBlock(tokens), {"seconds": time.perf_counter() - began, "metrics": metrics}
 
     # ------------------------------------------------------------------ state
 

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -57,6 +58,8 @@ class FSDPEngine:
         ranks: Ranks,
         resolve_loss: Resolve | None = None,
     ) -> None:
+        if spec.lr is not None:
+            options = replace(options, lr=spec.lr)
         self.options, self.spec, self.ranks = options, spec, ranks
         self.resolve_loss: Resolve = resolve_loss or plugin_resolver()
         self.device = torch.device(ranks.device)
