@@ -1,8 +1,12 @@
 """GRPO in two functions."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bestiary import Algorithm, Batch, Term
 from bestiary.protocols import PolicyHandle, ScoreHandle
 from bestiary_grpo.options import GRPOOptions
+from bestiary_grpo.variants import DAPOOptions
 
 
 class GRPO(Algorithm):
@@ -35,10 +39,11 @@ class GRPO(Algorithm):
         o = self.options
         if o.old == "rollout":
             batch = batch.renamed("rollout_logprobs", "old_logprobs")
-        elif o.epochs * o.minibatches > 1:
-            batch = batch.join(self.actor.logprobs(batch, into="old_logprobs"))
+        else:
+            batch = self.proximal(batch, always=o.epochs * o.minibatches > 1)
         batch = batch.join(self.advantage(batch))
-        terms = [Term(self.loss)]
+        # The limit is the constant length of Dr.GRPO; other ways of averaging ignore it.
+        terms = [Term(self.loss, length_norm=float(self.sampling[0].max_tokens))]
         if o.kl_coef > 0:
             kl = {"kind": o.kl_kind, "gradient": o.kl_gradient}
             terms.append(Term("kl", coef=o.kl_coef, options=kl))
@@ -47,4 +52,31 @@ class GRPO(Algorithm):
         cut = batch.minibatches(o.minibatches, epochs=o.epochs, seed=self.seed + self.step)
         for minibatch in cut:
             self.actor.update(minibatch, *terms)
+        self.learned = batch
         return self.metrics()
+
+
+class DAPO(GRPO):
+    """DAPO (arXiv:2503.14476): GRPO with a soft punishment of overlong responses.
+
+    Clip-higher, the token mean and dynamic sampling are its components' business.
+    """
+
+    options: DAPOOptions
+
+    def collect(self, prompts: Batch) -> Batch:
+        """The groups, with what long responses lose taken off their rewards."""
+        batch, o = super().collect(prompts), self.options
+        if o.overlong_buffer == 0:
+            return batch
+        limit = self.sampling[0].max_tokens
+        lost = o.overlong_penalty * overlong(batch["response_len"], limit, o.overlong_buffer)
+        return batch.with_columns(reward=batch["reward"] - lost)
+
+
+def overlong(lengths: NDArray[np.int64], limit: int, buffer: int) -> NDArray[np.float64]:
+    """Share of the penalty for each length: 0 up to limit − buffer, then linear to 1 at the limit.
+
+    Source: Yu et al. 2025, arXiv:2503.14476, eq. 13, with the sign turned.
+    """
+    return np.clip((lengths - (limit - buffer)) / buffer, 0.0, 1.0)
