@@ -287,6 +287,17 @@ class ModelOutput:
     entropy: "Tensor | None" = None
     values: "Tensor | None" = None
 
+    def need(self, name: Literal["logprobs", "entropy", "values"]) -> "Tensor":
+        """A field that the loss declares in the ``outputs`` of its options.
+
+        Raises:
+            ValueError: if it does not declare it, so that the engine did not make it.
+        """
+        found: Tensor | None = getattr(self, name)
+        if found is None:
+            raise ValueError(f"the engine made no {name!r}; declare it in the loss's `outputs`")
+        return found
+
 
 class Reduce(Protocol):
     """Global statistics over all rows of a batch, added in a fixed order."""

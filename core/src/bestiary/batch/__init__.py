@@ -6,7 +6,7 @@ and estimators see: whole right-padded rows.
 """
 
 from bestiary.batch.batch import Batch, Column, Handle, Ready, as_column, row_key
-from bestiary.batch.derive import preference_pairs, prefixes
+from bestiary.batch.derive import preference_pairs, prefixes, token_column
 from bestiary.batch.ragged import Ragged, RowBlock
 from bestiary.batch.rows import Rows
 from bestiary.batch.shipment import Shipment, ship
@@ -25,4 +25,5 @@ __all__ = [
     "prefixes",
     "row_key",
     "ship",
+    "token_column",
 ]

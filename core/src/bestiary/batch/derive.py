@@ -17,6 +17,25 @@ def local(batch: Batch, **tokens: Ragged) -> Batch:
     return Batch(batch.sample_columns(), dict.fromkeys(tokens, column))
 
 
+def token_column(batch: Batch, **tokens: Ragged) -> Batch:
+    """Token columns made on the controller, to be joined to the batch.
+
+    Args:
+        batch: whose rows they belong to.
+        tokens: by name, one row for each row of the batch.
+
+    Raises:
+        ValueError: for a column with another number of rows.
+    """
+    for name, column in tokens.items():
+        if len(column) != len(batch):
+            raise ValueError(
+                f"token_column: {name!r} has {len(column)} rows, the batch {len(batch)}"
+            )
+    column = Column.of((Ready(RowBlock(tokens)),), (len(batch),))
+    return Batch({"row_key": batch["row_key"]}, dict.fromkeys(tokens, column))
+
+
 def preference_pairs(prompts: Batch) -> Batch:
     """Two rows for each prompt, the chosen response and then the rejected one.
 

@@ -171,7 +171,8 @@ def provided(
         columns |= ROLLOUT_COLUMNS
     for role in roles:
         if role.kind == "score":
-            columns |= {role.name, _parts(role.name)}
+            # Whether a scorer has spans is known when it runs: the session checks it.
+            columns |= {role.name, _parts(role.name), "token_rewards"}
         elif role.name in _ROLE_COLUMNS:
             columns |= {_ROLE_COLUMNS[role.name]}
         elif role.kind == "value":

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from bestiary.config.plan import RunPlan
 from bestiary.distributed.placement import Placement, PlacementRequest, PoolPlan, regrouped
-from bestiary.errors import DataError, PlacementError, boundary
+from bestiary.errors import ConfigError, DataError, PlacementError, boundary
 from bestiary.models.resolve import resolve_model
 from bestiary.plugins.events import PlacementRequest as HookRequest
 from bestiary.plugins.manager import PluginSet
@@ -222,6 +222,12 @@ def _start(
         else:
             spans = bool(group.run("describe")[0]["spans"])
             scorers[names[0]] = Scorer(group, spans)
+    if "token_rewards" in plan.reads and not any(s.spans for s in scorers.values()):
+        raise ConfigError(
+            f"{plan.reference('advantage')} reads rewards of spans; "
+            f"reward={plan.choices['reward']} gives none",
+            hint="choose a reward that declares `spans = True`, or another advantage",
+        )
     for model in models.values():
         model.max_length = int(model.state()[0]["max_length"])
     return models, scorers
