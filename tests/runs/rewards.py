@@ -14,6 +14,17 @@ def holes(samples):
     return [None if i % 3 == 0 else Score(score) for i, score in enumerate(scores)]
 
 
+def steps(samples):
+    """A reward for each response token, by its place and the response's length."""
+    return [
+        Score(0.0, spans=tuple((i, i + 1, (i + s.response_len) % 3) for i in range(s.response_len)))
+        for s in samples
+    ]
+
+
+steps.spans = True
+
+
 class FailsOnCall:
     """Raises in its n-th call; 0 never does."""
 
