@@ -32,8 +32,8 @@ def token_column(batch: Batch, **tokens: Ragged) -> Batch:
             raise ValueError(
                 f"token_column: {name!r} has {len(column)} rows, the batch {len(batch)}"
             )
-    column = Column.of((Ready(RowBlock(tokens)),), (len(batch),))
-    return Batch({"row_key": batch["row_key"]}, dict.fromkeys(tokens, column))
+    held = Column.of((Ready(RowBlock(tokens)),), (len(batch),))
+    return Batch({"row_key": batch["row_key"]}, dict.fromkeys(tokens, held))
 
 
 def preference_pairs(prompts: Batch) -> Batch:

@@ -27,12 +27,13 @@ def build_net(options: FSDPOptions, spec: ModelSpec, device: torch.device) -> tu
     register()
     lm = load_causal_lm(spec.path, attention="sdpa")
     head = None
-    if spec.head == "value":
+    if spec.head != "lm":
         embedding = cast("nn.Embedding", lm.get_input_embeddings())
         head = ValueHead(embedding.weight.shape[1])
         stored = Path(spec.path) / VALUE_HEAD_FILE
         if stored.is_file():
             head.load_state_dict(load_file(str(stored)))
+    if spec.head == "value":
         # An untied output layer would be trained by nothing.
         lm.set_output_embeddings(nn.Identity())  # type: ignore[no-untyped-call] # transformers
     net = Net(lm, head, options.logits_chunk).to(device).eval()

@@ -101,8 +101,23 @@ class FSDPEngine:
         outputs: Collection[str],
         temperature: float = 1.0,
     ) -> Mapping[str, Ragged]:
-        """Fields of ``ModelOutput`` without gradient, a ragged column each, in row order."""
-        self._check(rows, outputs)
+        """Fields of ``ModelOutput`` without gradient, a ragged column each, in row order.
+
+        ``values_after`` is the value after the last response token: one entry for each row.
+        """
+        names = {"values" if name == "values_after" else name for name in outputs}
+        self._check(rows, names)
+        if "values_after" in outputs:
+            return self._with_after(rows, micro, outputs, temperature)
+        return self._run(rows, micro, outputs, temperature)
+
+    def _run(
+        self,
+        rows: RowBlock,
+        micro: Sequence[Sequence[int]],
+        outputs: Collection[str],
+        temperature: float,
+    ) -> dict[str, Ragged]:
         lengths = rows.tokens["response_ids"].lengths
         starts = rows.tokens["response_ids"].offsets[:-1]
         found = {name: np.zeros(int(lengths.sum()), dtype=np.float32) for name in outputs}
@@ -119,6 +134,34 @@ class FSDPEngine:
         if not seen.all():
             raise EngineError(f"forward: {int((~seen).sum())} rows are in no micro-batch")
         return {name: Ragged.from_lengths(values, lengths) for name, values in found.items()}
+
+    def _with_after(
+        self,
+        rows: RowBlock,
+        micro: Sequence[Sequence[int]],
+        outputs: Collection[str],
+        temperature: float,
+    ) -> dict[str, Ragged]:
+        """Run rows with one token more, whose predictor is the last token of the response.
+
+        What that token is does not matter: it is predicted, never read.
+        """
+        responses = rows.tokens["response_ids"]
+        longer = Ragged.from_rows(
+            [np.append(responses.row(i), 0) for i in range(len(rows))], dtype=np.int64
+        )
+        wider = RowBlock({"prompt_ids": rows.tokens["prompt_ids"], "response_ids": longer})
+        wanted = [name for name in outputs if name != "values_after"]
+        made = self._run(wider, micro, {*wanted, "values"}, temperature)
+        last = np.zeros(len(longer.values), dtype=bool)
+        last[longer.offsets[1:] - 1] = True
+        found = {
+            name: Ragged.from_lengths(made[name].values[~last], responses.lengths)
+            for name in wanted
+        }
+        ones = np.ones(len(rows), dtype=np.int64)
+        found["values_after"] = Ragged.from_lengths(made["values"].values[last], ones)
+        return found
 
     # ------------------------------------------------------------------ update
 
@@ -240,7 +283,9 @@ class FSDPEngine:
         return pad(prompts, responses, self.device)
 
     def _check(self, rows: RowBlock, outputs: Collection[str]) -> None:
-        has = {"values"} if self.spec.head == "value" else {"logprobs", "entropy"}
+        heads = self.spec.head.split("+")
+        has = {"logprobs", "entropy"} if "lm" in heads else set()
+        has |= {"values"} if "value" in heads else set()
         unknown = set(outputs) - has
         if unknown or not outputs:
             raise EngineError(

@@ -69,11 +69,11 @@ def pad(prompts: Ragged, responses: Ragged, device: str | torch.device = "cpu") 
 
 
 class Net(nn.Module):
-    """A language model, or its body with a value head, that runs plans.
+    """A language model, its body with a value head, or both heads on one body, that runs plans.
 
     Args:
-        lm: the language model.
-        value_head: replaces the language-model head.
+        lm: the language model; without an output layer where only values are wanted.
+        value_head: makes values.
         logits_chunk: elements of logits held at once.
     """
 
@@ -85,12 +85,19 @@ class Net(nn.Module):
         self.value_head = value_head
         self.logits_chunk = logits_chunk
 
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that some head makes, without the entropy."""
+        output = self.lm.get_output_embeddings()  # type: ignore[no-untyped-call] # transformers does not type it
+        found = set() if isinstance(output, nn.Identity) else {"logprobs"}
+        return frozenset(found | ({"values"} if self.value_head is not None else set()))
+
     def forward(
         self, plan: Plan, outputs: Collection[str], temperature: float = 1.0
     ) -> dict[str, Tensor]:
         """Fields of ``ModelOutput`` by name, [M] each, at least float32."""
         if self.value_head is not None:
-            return {"values": self.value_head(self._hidden(plan))}
+            return self._with_values(plan, outputs, temperature, self.value_head)
         if isinstance(plan, PaddedPlan):
             out = self.lm(
                 input_ids=plan.input_ids, attention_mask=plan.attention_mask, use_cache=False
@@ -98,6 +105,17 @@ class Net(nn.Module):
             logits = cast("Tensor", out.logits).flatten(0, 1).index_select(0, plan.source)
             return _read(logits, plan.targets, outputs, temperature)
         return self._head(self._hidden(plan), plan.targets, outputs, temperature)
+
+    def _with_values(
+        self, plan: Plan, outputs: Collection[str], temperature: float, head: ValueHead
+    ) -> dict[str, Tensor]:
+        hidden = self._hidden(plan)
+        found: dict[str, Tensor] = {}
+        if set(outputs) != {"values"}:
+            found = self._head(hidden, plan.targets, outputs, temperature)
+        if "values" in outputs:
+            found["values"] = head(hidden)
+        return found
 
     def _hidden(self, plan: Plan) -> Tensor:
         """[M, H] the hidden state that predicts each token."""

@@ -102,7 +102,7 @@ def check_all_used(net: Net) -> None:
         ModelError: naming the parameters.
     """
     prompts, responses = Ragged.from_rows([[1, 2]]), Ragged.from_rows([[1, 2]])
-    outputs = {"values"} if net.value_head is not None else {"logprobs"}
+    outputs = net.fields
     named = {n: p for n, p in checkpoint_names(net).items() if p.requires_grad}
     plan = pad(prompts, responses, next(net.parameters()).device)
     used = _leaves(net(plan, outputs).values())
