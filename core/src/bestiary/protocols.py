@@ -495,8 +495,12 @@ class PolicyHandle(Protocol):
         """Draw responses for each prompt; one engine call for all samplings."""
         ...
 
-    def logprobs(self, batch: "Batch", into: str = "") -> "Batch":
-        """Log-probabilities of the responses, as a token column named ``into``."""
+    def logprobs(self, batch: "Batch", into: str = "", *, probs_squared: bool = False) -> "Batch":
+        """Log-probabilities of the responses, as a token column named ``into``.
+
+        With ``probs_squared`` also the column of that name: Σ_a π(a)² of each token's
+        distribution.
+        """
         ...
 
     def update(self, batch: "Batch", *terms: Term) -> None:
@@ -627,10 +631,13 @@ class Algorithm:
         """Join ``old_logprobs``, the trainer's policy at the start of the step.
 
         Computed when ``always`` (several updates a step), or when the chosen estimator or
-        correction reads the column; otherwise the update itself fills it in.
+        correction reads the column; otherwise the update itself fills it in. Likewise
+        ``probs_squared``, which comes with it.
         """
-        if always or "old_logprobs" in self.reads:
-            return batch.join(self.actor.logprobs(batch, into="old_logprobs"))
+        squared = "probs_squared" in self.reads
+        if always or squared or "old_logprobs" in self.reads:
+            made = self.actor.logprobs(batch, into="old_logprobs", probs_squared=squared)
+            return batch.join(made)
         return batch
 
     def evaluate(self, held_out: "Batch") -> Mapping[str, float] | None:

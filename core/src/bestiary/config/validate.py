@@ -7,6 +7,7 @@ from bestiary.config.catalog import Catalog
 from bestiary.config.schema import OPTIONAL
 from bestiary.config.suggest import listing
 from bestiary.errors import ConfigError, Owner, PluginError, boundary
+from bestiary.kit import KLPenalty
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,7 @@ TOKEN_COLUMNS: Final = frozenset({"prompt_ids", "response_ids", "response_mask",
 ROLLOUT_COLUMNS: Final = frozenset({"rollout_logprobs", "rollout_logprobs_full", "token_versions"})
 """Token columns that generating adds."""
 
-LOSS_COLUMNS: Final = frozenset({"old_logprobs"})
+LOSS_COLUMNS: Final = frozenset({"old_logprobs", "probs_squared"})
 """Made where they are read: by the training engine, or by ``Algorithm.proximal``."""
 
 _ROLE_COLUMNS: Final = {
@@ -123,6 +124,7 @@ def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:
     made = provided(plan.algorithm, roles, catalog)
     if plan.chosen("advantage"):
         estimator = plan.options["advantage"]
+        _check_kl(plan, catalog)
         _check_columns("advantage", estimator.requires, made | LOSS_COLUMNS, plan, catalog)
         made |= estimator.provides
     _check_correction(plan, made | LOSS_COLUMNS, catalog)
@@ -136,6 +138,22 @@ def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:
                 hint="it has the roles " + listing([role.name for role in roles]),
                 owner=choice.owner,
             )
+
+
+def _check_kl(plan: "RunPlan", catalog: Catalog) -> None:
+    """A KL in the reward needs an estimator that puts it there."""
+    kl = getattr(plan.algorithm, "kl", None)
+    if not isinstance(kl, KLPenalty) or kl.coef == 0 or kl.where == "loss":
+        return
+    estimator = plan.options["advantage"]
+    if "ref_logprobs" not in estimator.requires | estimator.optional:
+        choice = catalog.choice("advantage", plan.choices["advantage"])
+        raise ConfigError(
+            f"{choice} does not put a KL into the reward, and algorithm.kl.coef={kl.coef} with "
+            "algorithm.kl.where=reward asks for it",
+            hint="set algorithm.kl.where=loss algorithm.kl.kind=k3, or choose another advantage",
+            owner=choice.owner,
+        )
 
 
 def _check_correction(plan: "RunPlan", made: frozenset[str], catalog: Catalog) -> None:

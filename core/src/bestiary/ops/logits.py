@@ -76,6 +76,32 @@ def entropy_from_logits(
     return result
 
 
+def probs_squared(
+    logits: Float[Tensor, "*shape V"], temperature: Number = 1.0
+) -> Float[Tensor, "*shape"]:
+    """Probability that two tokens drawn at a temperature are equal.
+
+    Σ_v p_v² with p = softmax(z / τ); without gradient. The squared norm of the score of token a is
+    1 − 2·p_a + Σ_v p_v² (with respect to the logits), which optimal baselines weigh by.
+
+    Args:
+        logits: [..., V], raw logits z; not changed.
+        temperature: τ of the sampler, > 0.
+
+    Returns:
+        [...] in (0, 1], float32 (float64 for float64 input).
+
+    Raises:
+        ValueError: if the temperature is not positive.
+    """
+    _check(logits, temperature)
+    result = _empty_rows(logits)
+    with torch.no_grad():
+        for block in _blocks(logits.shape):
+            result[block] = (2.0 * _log_softmax(logits[block], temperature)).exp().sum(-1)
+    return result
+
+
 def _check(logits: Tensor, temperature: Number) -> None:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive, got {temperature}")

@@ -130,7 +130,13 @@ class PolicyRole(TrainedRole):
         }
         return table, keys
 
-    def logprobs(self, batch: Batch, into: str = "") -> Batch:
-        """Log-probabilities of the responses under the current weights."""
+    def logprobs(self, batch: Batch, into: str = "", *, probs_squared: bool = False) -> Batch:
+        """Log-probabilities of the responses under the current weights.
+
+        With ``probs_squared`` also Σ_a π(a)² of each token's distribution.
+        """
         into = into or ("ref_logprobs" if self.name == "reference" else f"{self.name}_logprobs")
-        return self._forward(batch, {"logprobs": into})
+        outputs = {"logprobs": into}
+        if probs_squared:
+            outputs["probs_squared"] = "probs_squared"
+        return self._forward(batch, outputs)

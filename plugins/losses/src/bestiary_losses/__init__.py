@@ -6,15 +6,28 @@ from bestiary import Registry, hookimpl
 @hookimpl
 def bestiary_register(registry: Registry) -> None:
     """Register each loss by name; it is imported when chosen."""
-    for name, cls in (
-        ("clip", "Clip"),
-        ("entropy", "Entropy"),
-        ("kl", "KL"),
-        ("nll", "NLL"),
-        ("value", "Value"),
+    for name, target, options in (
+        ("clip", "policy:Clip", "ClipOptions"),
+        ("clip_higher", "policy:Clip", "ClipHigherOptions"),
+        ("clip_constant", "policy:Clip", "ClipConstantOptions"),
+        ("gspo", "policy:GSPO", "GSPOOptions"),
+        ("cispo", "policy:CISPO", "CISPOOptions"),
+        ("sapo", "policy:SAPO", "SAPOOptions"),
+        ("gmpo", "policy:GMPO", "GMPOOptions"),
+        ("reinforce", "policy:Reinforce", "ReinforceOptions"),
+        ("dro", "policy:DRO", "DROOptions"),
+        ("dppo", "policy:DPPO", "DPPOOptions"),
+        ("decoupled", "policy:Decoupled", "DecoupledOptions"),
+        ("entropy", "terms:Entropy", "EntropyOptions"),
+        ("kl", "terms:KL", "KLOptions"),
+        ("nll", "terms:NLL", "NLLOptions"),
+        ("value", "terms:Value", "ValueOptions"),
+        ("bradley_terry", "pairs:BradleyTerry", "BradleyTerryOptions"),
+        ("cost_preference", "pairs:CostPreference", "CostPreferenceOptions"),
+        ("dpo", "pairs:DPO", "DPOOptions"),
     ):
         registry.loss(
             name,
-            target=f"bestiary_losses.losses:{cls}",
-            options=f"bestiary_losses.options:{cls}Options",
+            target=f"bestiary_losses.{target}",
+            options=f"bestiary_losses.options:{options}",
         )

@@ -284,7 +284,7 @@ class FSDPEngine:
 
     def _check(self, rows: RowBlock, outputs: Collection[str]) -> None:
         heads = self.spec.head.split("+")
-        has = {"logprobs", "entropy"} if "lm" in heads else set()
+        has = {"logprobs", "entropy", "probs_squared"} if "lm" in heads else set()
         has |= {"values"} if "value" in heads else set()
         unknown = set(outputs) - has
         if unknown or not outputs:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from bestiary.batch import Ragged
 from bestiary.engines.fsdp.packing import PackPlan
 from bestiary.models.heads import ValueHead
+from bestiary.ops.logits import probs_squared
 from bestiary.ops.policy import entropy_from_logits, token_logprobs
 
 
@@ -163,6 +164,8 @@ def _read(
         found["logprobs"] = token_logprobs(logits, targets, temperature)
     if "entropy" in outputs:
         found["entropy"] = entropy_from_logits(logits, temperature)
+    if "probs_squared" in outputs:
+        found["probs_squared"] = probs_squared(logits, temperature)
     return found
 
 

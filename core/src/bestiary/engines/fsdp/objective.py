@@ -111,7 +111,10 @@ def term_gradients(
     for term, loss in zip(terms, losses, strict=True):
         weights = torch.from_numpy(np.asarray(term.row_weights, dtype=np.float64)[micro])
         weights = weights.to(mask.device)
-        live = mask & (weights != 0)[:, None]
+        weights = weights[:, None].expand(mask.shape)
+        if getattr(loss.options, "corrected", False) and "token_weight" in rows:
+            weights = weights * rows["token_weight"].double().masked_fill(~mask, 0)
+        live = mask & (weights != 0)
         with boundary(getattr(loss, "owner", None), f"calling {term.loss}", AlgorithmError):
             per_token, stats = loss(now, rows)
         if per_token.shape != mask.shape:
@@ -121,12 +124,12 @@ def term_gradients(
                 hint="a loss returns one value a token, without reducing",
             )
         totals.add_stats(stats)
-        counted = torch.where(live, per_token.detach().double(), 0.0) * weights[:, None]
+        counted = torch.where(live, per_token.detach().double(), 0.0) * weights
         name = f"loss/{term.loss.name}"
         totals.values[name] = totals.values.get(name, 0.0) + float(counted.sum())
         if not per_token.requires_grad or not bool(live.any()):
             continue
-        factor = torch.where(live, weights[:, None], 0.0).to(per_token.dtype)
+        factor = torch.where(live, weights, 0.0).to(per_token.dtype)
         found = torch.autograd.grad(per_token, list(leaves.values()), factor, allow_unused=True)
         for name, grad in zip(leaves, found, strict=True):
             if grad is not None:
