@@ -29,7 +29,7 @@ def test_there_is_one_method_for_each_kind():
         component = registry.get(kind, "thing")
         assert (component.kind, component.name, component.owner) == (kind, "thing", LAB)
         assert (component.target, component.options) == ("lab.code:Thing", "lab.options:Thing")
-    assert len(registry.components()) == len(KINDS) == 12
+    assert len(registry.components()) == len(KINDS) == 13
 
 
 def test_plug_01b_two_owners_of_a_name_are_both_named_with_the_way_out(registry):

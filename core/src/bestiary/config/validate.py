@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SAMPLE_COLUMNS: Final = frozenset(
     {
         "uid",
+        "group",
         "group_uid",
         "parent_uid",
         "sample_index",
@@ -41,6 +42,9 @@ TOKEN_COLUMNS: Final = frozenset({"prompt_ids", "response_ids", "response_mask",
 
 ROLLOUT_COLUMNS: Final = frozenset({"rollout_logprobs", "rollout_logprobs_full", "token_versions"})
 """Token columns that generating adds."""
+
+PAIR_COLUMNS: Final = frozenset({"preferred", "unsafe"})
+"""Sample columns of preference pairs; the second where the problems have safety labels."""
 
 LOSS_COLUMNS: Final = frozenset({"old_logprobs", "probs_squared"})
 """Made where they are read: by the training engine, or by ``Algorithm.proximal``."""
@@ -187,6 +191,8 @@ def provided(
     columns = SAMPLE_COLUMNS | TOKEN_COLUMNS | options.provides()
     if options.trains_from == "rollouts":
         columns |= ROLLOUT_COLUMNS
+    if options.trains_from == "pairs":
+        columns |= PAIR_COLUMNS
     for role in roles:
         if role.kind == "score":
             # Whether a scorer has spans is known when it runs: the session checks it.

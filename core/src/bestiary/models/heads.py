@@ -7,6 +7,10 @@ VALUE_HEAD_FILE = "value_head.safetensors"
 """Beside the model's own weights, so that the folder still loads as a plain language model."""
 
 
+VALUE_HEAD_PREFIX = "value_head."
+"""Begins the checkpoint names of its parameters."""
+
+
 class ValueHead(nn.Module):
     """A number for each token: V = w·h + b, in float32 whatever the model computes in.
 

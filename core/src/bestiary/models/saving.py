@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bestiary.errors import ModelError
-from bestiary.models.heads import VALUE_HEAD_FILE
+from bestiary.models.heads import VALUE_HEAD_FILE, VALUE_HEAD_PREFIX
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,6 @@ _TOKENIZER_FILES = (
     "chat_template.jinja",
     "generation_config.json",
 )
-_VALUE_PREFIX = "value_head."
 
 
 def save_model(
@@ -89,8 +88,8 @@ def _shards(
         for name, tensor in bucket.items():
             # A copy: the exporter may reuse its memory for the next bucket.
             kept = tensor.detach().to("cpu", to or tensor.dtype, copy=True).contiguous()
-            if name.startswith(_VALUE_PREFIX):
-                head[name.removeprefix(_VALUE_PREFIX)] = kept
+            if name.startswith(VALUE_HEAD_PREFIX):
+                head[name.removeprefix(VALUE_HEAD_PREFIX)] = kept
                 continue
             if shard and size + kept.numel() * kept.element_size() > limit:
                 yield shard

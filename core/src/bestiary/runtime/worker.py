@@ -13,6 +13,7 @@ from bestiary.distributed.seat import Seat
 from bestiary.engines.checksum import Checksum
 from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
 from bestiary.errors import AlgorithmError, EngineError, boundary
+from bestiary.models.heads import VALUE_HEAD_PREFIX
 from bestiary.plugins.manager import check_fingerprint, load_plugins
 from bestiary.protocols import ComponentRef, Sampling, Stat
 from bestiary.runtime.components import Components
@@ -124,16 +125,18 @@ class ModelWorker:
             )
         trainer = self.train[name]
         if name not in self.rollout:
-            self.rollout[name] = self.components.build(plan.rollout, plan.spec, self.ranks)
+            spec = replace(plan.spec, head="lm")  # a value head beside it draws no tokens
+            self.rollout[name] = self.components.build(plan.rollout, spec, self.ranks)
         engine = self.rollout[name]
         if engine.version == trainer.version:
             return 0.0
         engine.prepare(trainer.version)
         checksum = Checksum()
         for bucket in trainer.export():
-            for parameter, tensor in bucket.items():
+            drawn = {n: t for n, t in bucket.items() if not n.startswith(VALUE_HEAD_PREFIX)}
+            for parameter, tensor in drawn.items():
                 checksum.add(parameter, tensor)
-            engine.write(bucket)
+            engine.write(drawn)
         engine.commit(checksum.hexdigest())
         return time.perf_counter() - began
 
