@@ -40,12 +40,10 @@ class PreferenceModel(Algorithm):
         pairs = preference_pairs(held_out)
         values = self.scorer.values(pairs).tokens("values")
         score = np.array([values.row(i)[-1] for i in range(len(values))])
-        better, worse = score[0::2], score[1::2]
-        # A cost model prefers what costs more.
-        order = (better > worse) + 0.5 * (better == worse)
+        margin = self.options.sign * (score[0::2] - score[1::2])
         metrics = {
-            "eval/accuracy": float(order.mean()),
-            "eval/margin": float((better - worse).mean()),
+            "eval/accuracy": float(((margin > 0) + 0.5 * (margin == 0)).mean()),
+            "eval/margin": float(margin.mean()),
         }
         if "unsafe" in pairs:
             metrics["eval/safety"] = float(((score > 0) == (pairs["unsafe"] > 0)).mean())

@@ -14,6 +14,8 @@ class RewardModelOptions(AlgorithmOptions):
 
     components: ClassVar[dict[str, str]] = {"loss": "bradley_terry"}
     trains_from: ClassVar[Source] = "pairs"
+    sign: ClassVar[float] = 1.0
+    """Of a score that grows with what people prefer."""
 
     prompts: int = 64
     """Pairs in each optimizer step."""
@@ -28,6 +30,8 @@ class CostModelOptions(RewardModelOptions):
     """A cost model from preference pairs with safety labels (arXiv:2310.12773, eq. 8)."""
 
     components: ClassVar[dict[str, str]] = {"loss": "cost_preference"}
+    sign: ClassVar[float] = -1.0
+    """A cost is higher for what people do not prefer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

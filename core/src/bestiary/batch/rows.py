@@ -89,4 +89,4 @@ class Rows(Mapping[str, "Tensor"]):
         return Rows({**self._columns, **columns}, self.mask, self.text)
 
 
-_OTHER_WIDTH = frozenset({"prompt_ids", "target_ids"})
+_OTHER_WIDTH = frozenset({"prompt_ids", "target_ids", "rejected_ids"})

@@ -25,6 +25,7 @@ class Columns:
     prompt: str = "prompt"
     answer: str = "answer"
     target: str = ""
+    rejected: str = ""
     uid: str = ""
     extra: tuple[str, ...] = ()
 
@@ -46,16 +47,29 @@ def to_problem(row: Mapping[str, Any], columns: Columns, *, chat: bool, system: 
     answers = accepted_answers(_get(row, columns.answer)) if columns.answer else ()
     if len(answers) > 1:
         extra[ANSWERS] = list(answers)
-    target = _get(row, columns.target) if columns.target else None
-    if columns.target and (not isinstance(target, str) or not target):
-        raise RowError(f"target is {_what(target)}, a text is wanted")
     return Problem(
         uid=str(_get(row, columns.uid)) if columns.uid else content_uid(prompt),
         prompt=prompt,
         answer=answers[0] if answers else "",
-        target=target,
+        target=_response("target", row, columns.target),
+        rejected=_response("rejected", row, columns.rejected),
         extra=extra,
     )
+
+
+def _response(what: str, row: Mapping[str, Any], column: str) -> str | None:
+    """A text, or the last message of a conversation, which must be the assistant's."""
+    if not column:
+        return None
+    value = _get(row, column)
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        last = _message(len(value) - 1, value[-1])
+        if last["role"] != "assistant":
+            raise RowError(f"{what} ends with a message of {last['role']!r}, not of the assistant")
+        value = last["content"]
+    if not isinstance(value, str) or not value:
+        raise RowError(f"{what} is {_what(value)}, a text is wanted")
+    return value
 
 
 def accepted_answers(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - any JSON value

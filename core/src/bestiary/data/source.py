@@ -91,7 +91,14 @@ class PromptSource:
         self.counts = PromptCounts(len(problems), len(problems) - len(ids), cuts)
         self._check(max_prompt)
         self._prompt_ids = Ragged.from_rows(ids, dtype=np.int64)
-        self._target_ids = self._encode_targets(tokenizer)
+        self._responses = {
+            name: column
+            for name, texts in (
+                ("target_ids", [p.target for p in self._problems]),
+                ("rejected_ids", [p.rejected for p in self._problems]),
+            )
+            if (column := self._encode(name, texts, tokenizer)) is not None
+        }
         self._draws = np.zeros(len(ids), dtype=np.int64)
 
     def _check(self, max_prompt: int) -> None:
@@ -109,16 +116,18 @@ class PromptSource:
                     hint="uids must be unique within a split",
                 )
 
-    def _encode_targets(self, tokenizer: Encoder) -> Ragged | None:
-        targets = [problem.target for problem in self._problems]
+    def _encode(
+        self, name: str, targets: Sequence[str | None], tokenizer: Encoder
+    ) -> Ragged | None:
         without = [i for i, target in enumerate(targets) if target is None]
         if len(without) == len(targets):
             return None
+        what = name.removesuffix("_ids")
         if without:
             raise DataError(
-                f"{len(without)} of {len(targets)} problems have no target, the first is "
+                f"{len(without)} of {len(targets)} problems have no {what}, the first is "
                 f"{self._problems[without[0]].uid!r}",
-                hint="give all of them a target, or none",
+                hint=f"give all of them a {what}, or none",
             )
         rows = [tokenizer.encode_target(target) for target in targets if target is not None]
         return Ragged.from_rows(rows, dtype=np.int64)
@@ -136,7 +145,12 @@ class PromptSource:
     @property
     def has_targets(self) -> bool:
         """Whether hand-outs have the token column ``target_ids``."""
-        return self._target_ids is not None
+        return "target_ids" in self._responses
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether hand-outs have the token columns ``target_ids`` and ``rejected_ids``."""
+        return set(self._responses) == {"target_ids", "rejected_ids"}
 
     @property
     def prompt_lengths(self) -> NDArray[np.int64]:
@@ -172,8 +186,7 @@ class PromptSource:
         chosen = [self._problems[i] for i in index]
         groups = [f"{p.uid}#{draw}" for p, draw in zip(chosen, draws, strict=True)]
         tokens = {"prompt_ids": self._prompt_ids.take(index)}
-        if self._target_ids is not None:
-            tokens["target_ids"] = self._target_ids.take(index)
+        tokens |= {name: ids.take(index) for name, ids in self._responses.items()}
         table: dict[str, NDArray[Any]] = {
             "row_key": np.array([row_key("prompt", group) for group in groups], dtype=np.uint64),
             "uid": _objects([problem.uid for problem in chosen]),

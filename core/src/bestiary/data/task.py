@@ -26,7 +26,10 @@ class FileTaskOptions:
     answer: str = "answer"
     """Column with the reference answer: a text, a number or a list of them; empty: none."""
     target: str = ""
-    """Column with the text that supervised training imitates; empty: none."""
+    """Column with the text that supervised training imitates, and the preferred one of a pair: a
+    text, or messages of which the assistant's last counts; empty: none."""
+    rejected: str = ""
+    """Column with the other text of a preference pair; empty: none."""
     uid: str = ""
     """Column with a unique name of the row; empty: a hash of the prompt."""
     extra: tuple[str, ...] = ()
@@ -47,6 +50,11 @@ class FileTaskOptions:
     def __post_init__(self) -> None:
         if not 0.0 <= self.eval_fraction < 1.0:
             raise ConfigError(f"eval_fraction={self.eval_fraction}: must be in [0, 1)")
+        if self.rejected and not self.target:
+            raise ConfigError(
+                f"rejected={self.rejected!r} without target: a pair needs both",
+                hint="set task.target to the column of the preferred response",
+            )
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens={self.max_tokens}: must be at least 1")
         if self.bad_rows not in ("error", "drop"):
@@ -91,6 +99,7 @@ class FileTask:
             prompt=options.prompt,
             answer=options.answer,
             target=options.target,
+            rejected=options.rejected,
             uid=options.uid,
             extra=tuple(options.extra),
         )

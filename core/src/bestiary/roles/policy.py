@@ -99,7 +99,7 @@ class PolicyRole(TrainedRole):
         self.services.ledger.note("rollout" if self.purpose == "train" else self.purpose, handles)
         column = Column.of(handles, [len(run) * each for run in runs])
         repeated = np.repeat(np.arange(len(prompts)), each)
-        rows = prompts.without("target_ids").take(repeated).with_columns(**table)
+        rows = prompts.without("target_ids", "rejected_ids").take(repeated).with_columns(**table)
         return Batch(
             rows.sample_columns(),
             {**rows.columns, **dict.fromkeys(GENERATED_TOKENS, column)},

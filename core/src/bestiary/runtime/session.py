@@ -101,6 +101,7 @@ def open_session(
     folder = resolve_model(plan.model.source(), revision=plan.model.revision)
     say("reading the task")
     prompts = _prompts(plan, components, folder)
+    _check_targets(plan, prompts)
     with ExitStack() as stack:
         say("starting workers")
         hosts = stack.enter_context(open_hosts(plan, run_dir, plugins, say))
@@ -117,6 +118,21 @@ def _prompts(plan: RunPlan, components: Components, folder: Path) -> Prompts:
         seed=plan.run.seed,
         eval_problems=plan.run.eval.problems,
     )
+
+
+def _check_targets(plan: RunPlan, prompts: Prompts) -> None:
+    """Refuse a task whose problems lack what the algorithm learns from."""
+    wants = plan.algorithm.trains_from
+    if (wants == "targets" and not prompts.train.has_targets) or (
+        wants == "pairs" and not prompts.train.has_pairs
+    ):
+        what = "a target" if wants == "targets" else "a target and a rejected text"
+        raise DataError(
+            f"algorithm={plan.choices['algorithm']} learns from {wants}, and the problems of "
+            f"task={plan.choices['task']} do not have {what}",
+            hint="choose another task; for files: task=jsonl task.target=COLUMN"
+            + (" task.rejected=COLUMN" if wants == "pairs" else ""),
+        )
 
 
 def _assemble(

@@ -5,12 +5,20 @@ from bestiary.tracking.text import clean, duration, number
 
 _SHOWN = (
     ("reward", "reward/mean"),
+    ("cost", "cost/mean"),
+    ("lambda", "lagrange/lambda"),
+    ("accuracy", "preference/accuracy"),
     ("kl", "kl/reference"),
     ("len", "response_len/mean"),
     ("entropy", "entropy"),
     ("tok/s", "throughput/tokens_per_s"),
 )
-_EVAL = (("held-out", "eval/exact_match"), ("greedy", "eval/greedy"))
+_EVAL = (
+    ("held-out", "eval/exact_match"),
+    ("greedy", "eval/greedy"),
+    ("held-out cost", "eval/cost"),
+    ("held-out accuracy", "eval/accuracy"),
+)
 
 
 def is_due(step: int, total: int, every: int, evaluated: bool) -> bool:
