@@ -29,7 +29,7 @@ RUNS = {
     "ppo": ("algorithm=ppo",),
 }  # fmt: skip
 T90 = {2: 6.314, 3: 2.920, 4: 2.353, 5: 2.132, 6: 2.015, 8: 1.895, 10: 1.833}
-"""Two-sided 90 % quantile of Student's t for n seeds (n − 1 degrees of freedom)."""
+"""Two-sided 90 % quantile of Student's t for n seeds (n - 1 degrees of freedom)."""
 
 
 def run(folder: Path, name: str, seed: int, steps: int) -> dict:
@@ -116,7 +116,7 @@ def main() -> None:
     out = {
         "machine": machine(), "foreign_cores": busy, "threshold": THRESHOLD, "delta": DELTA,
         "steps": a.steps, "seeds": a.seeds,
-        "violation_90": gap, "inside": -DELTA < gap[0] and gap[1] < DELTA,
+        "violation_90": gap, "inside": gap[0] > -DELTA and gap[1] < DELTA,
         "reward": round(mean(r["reward"] for r in safe), 4),
         "optimum": round(math.sqrt(THRESHOLD), 4),
         "reward_gap": round(math.sqrt(THRESHOLD) - mean(r["reward"] for r in safe), 4),

@@ -99,7 +99,7 @@ class ReMax(Configured):
             gap_B = gap_B.clamp(-o.clip, o.clip)
         ahead_BT = live_BT.flip(-1).cumsum(-1).flip(-1)
         advantages_BT = gap_B[:, None] * torch.pow(o.gamma, ahead_BT.double())
-        nothing = Rows({**x, "reward": torch.zeros_like(gap_B)}, x.mask, x.text)
+        nothing = x.with_columns(reward=torch.zeros_like(gap_B))
         kl_BT, stats = shaped_rewards(nothing, scalars)
         if o.kl == "accumulated":
             kl_BT = discounted_returns(kl_BT, x.mask, gamma=o.gamma)
