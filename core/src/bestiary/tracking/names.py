@@ -74,6 +74,16 @@ _DOCS = (
         "lower",
         "Groups whose rewards are all equal, so that they teach nothing.",
     ),
+    MetricDoc("cost/mean", "", "lower", "Mean raw cost of the valid trainable samples."),
+    MetricDoc("eval/cost", "", "lower", "Mean cost of the sampled held-out responses."),
+    MetricDoc(
+        "eval/accuracy", "fraction", "higher", "Held-out pairs that are ordered as people did."
+    ),
+    MetricDoc("kl/reward", "nats/token", "", "The KL estimate inside the token rewards."),
+    MetricDoc("kl/coef", "", "", "Coefficient β of the KL that the step used."),
+    MetricDoc("lagrange/lambda", "", "", "Multiplier λ that the step's actor was trained with."),
+    MetricDoc("lagrange/cost", "", "", "J_C: mean of the last raw costs of the run."),
+    MetricDoc("lagrange/violation", "", "lower", "J_C − d; above 0 the constraint is broken."),
     MetricDoc("loss/policy", "", "", "Policy loss; its level says little, its jumps do."),
     MetricDoc("clip/fraction", "fraction", "", "Tokens whose ratio the loss clipped."),
     MetricDoc("ratio/max", "", "lower", "Largest ratio of current to old probability."),
@@ -132,7 +142,16 @@ FAMILIES: Mapping[str, MetricDoc] = {
             "advantages/<name>", "", "", "Spread of the advantages over the trained samples."
         ),
         MetricDoc("sampler/<name>", "", "", "What the sampler did: judged, dropped, pass rates."),
-        MetricDoc("value/<name>", "", "", "Error of a value head, mean over tokens."),
+        MetricDoc("value/<name>", "", "", "A value head: error, mean value and return, clipping."),
+        MetricDoc(
+            "correction/<name>", "", "", "Importance weights: mean, share capped or dropped."
+        ),
+        MetricDoc("preference/<name>", "", "", "Training pairs: accuracy, margin, safety."),
+        MetricDoc("lagrange/<name>", "", "", "A further number of the constraint."),
+        MetricDoc("cost/<name>", "", "", "A part of the cost, mean over samples."),
+        MetricDoc("vtrace/<name>", "fraction", "", "Tokens whose ratio V-trace cuts."),
+        MetricDoc("dpo/<name>", "", "", "Pairs that an online step found."),
+        MetricDoc("raft/<name>", "fraction", "", "Responses that were imitated."),
     )
 }
 """Documentation of the families, by prefix; an exact name in ``METRICS`` goes before them."""
