@@ -6,18 +6,16 @@ from bestiary import Registry, hookimpl
 @hookimpl
 def bestiary_register(registry: Registry) -> None:
     """Register each sampler by name; it is imported when chosen."""
-    registry.sampler(
-        "uniform",
-        target="bestiary_samplers.uniform:Uniform",
-        options="bestiary_samplers.options:UniformOptions",
-    )
-    registry.sampler(
-        "dynamic",
-        target="bestiary_samplers.dynamic:Dynamic",
-        options="bestiary_samplers.options:DynamicOptions",
-    )
-    registry.sampler(
-        "curriculum",
-        target="bestiary_samplers.curriculum:Curriculum",
-        options="bestiary_samplers.options:CurriculumOptions",
-    )
+    for name, target in (
+        ("uniform", "Uniform"),
+        ("dynamic", "Dynamic"),
+        ("curriculum", "Curriculum"),
+        ("prioritised", "Prioritised"),
+        ("oversample", "Oversample"),
+        ("best_of_n", "BestOfN"),
+    ):
+        registry.sampler(
+            name,
+            target=f"bestiary_samplers.{name}:{target}",
+            options=f"bestiary_samplers.options:{target}Options",
+        )

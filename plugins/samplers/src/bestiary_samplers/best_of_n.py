@@ -1,0 +1,55 @@
+"""Best of n: only some responses of each group stay trainable."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bestiary.batch import Batch
+from bestiary.protocols import Prompts
+from bestiary_samplers.groups import counted_rows
+from bestiary_samplers.options import BestOfNOptions
+
+
+class BestOfN:
+    """Keeps every group, with its best (and worst) valid responses trainable and no others.
+
+    Rows that are not trainable leave estimators and updates, so with an estimator that compares
+    within a group only the chosen rows are compared.
+
+    Args:
+        options: how many.
+        source: the prompts.
+    """
+
+    def __init__(self, options: BestOfNOptions, source: Prompts) -> None:
+        self.options = options
+        self.source = source
+        self.order = source.order()
+
+    def draw(self, n: int) -> Batch:
+        """The next ``n`` prompts of the walk."""
+        return self.source.hand_out(self.order.next(n))
+
+    def accept(self, groups: Batch) -> tuple[Batch, int]:
+        """(all rows, the chosen ones trainable; 0)."""
+        o, index = self.options, groups.group_index()
+        counted, rewards = counted_rows(groups), groups["reward"].astype(np.float64)
+        chosen = np.zeros(len(groups), dtype=bool)
+        for group in range(int(index.max(initial=-1)) + 1):
+            mine = np.flatnonzero((index == group) & counted)
+            ranked = mine[np.argsort(-rewards[mine], kind="stable")]
+            chosen[ranked[: o.best]] = True
+            chosen[ranked[len(ranked) - min(o.worst, len(ranked)) :]] = True
+        return groups.with_columns(trainable=chosen), 0
+
+    def observe(self, batch: Batch) -> None:
+        """Nothing is learnt."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the walk."""
+        return {"order": self.order.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved place."""
+        self.order.load_state_dict(state["order"])
