@@ -109,8 +109,14 @@ class TrainEngine(Protocol):
         micro: Sequence[Sequence[int]],
         outputs: Collection[str],
         temperature: float = 1.0,
+        adapter: Literal["on", "off"] = "on",
     ) -> "Mapping[str, Ragged]":
-        """Fields of ``ModelOutput`` without gradient, a ragged column each, in row order."""
+        """Fields of ``ModelOutput`` without gradient, a ragged column each, in row order.
+
+        ``values_after`` is the value after the last response token: one entry for each row.
+        ``probs_squared`` is Σ_a π(a)² of each token's distribution. ``adapter="off"`` runs the
+        base of a LoRA model.
+        """
         ...
 
     def update(self, parts: Sequence[UpdatePart]) -> "Mapping[str, Stat]":

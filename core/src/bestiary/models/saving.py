@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bestiary.errors import ModelError
 from bestiary.models.heads import VALUE_HEAD_FILE, VALUE_HEAD_PREFIX
@@ -73,6 +73,22 @@ def save_model(
         save_file(head, str(folder / VALUE_HEAD_FILE), metadata={"format": "pt"})
     _copy_rest(source, folder, dtype)
     return files
+
+
+def save_adapter(folder: str | Path, tensors: "Mapping[str, Tensor]", config: Any) -> None:  # noqa: ANN401 - peft's
+    """Write a LoRA adapter as peft does: ``adapter_model.safetensors`` and its configuration.
+
+    Args:
+        folder: made if missing.
+        tensors: by peft's names.
+        config: peft's ``LoraConfig``.
+    """
+    from safetensors.torch import save_file
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(dict(tensors), str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
+    config.save_pretrained(str(folder))
 
 
 def _shards(

@@ -227,6 +227,9 @@ class ModelWorker:
         else:
             for _ in buckets:  # a sharded export is made by all ranks together
                 pass
+        engine: Any = self.train[name]
+        if getattr(engine, "lora", None) is not None:
+            engine.export_adapter(Path(folder).parent / "adapter")
 
 
 def _surprise(tokens: Mapping[str, Ragged]) -> dict[str, Stat]:

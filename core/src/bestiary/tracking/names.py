@@ -83,7 +83,7 @@ _DOCS = (
     MetricDoc("kl/coef", "", "", "Coefficient β of the KL that the step used."),
     MetricDoc("lagrange/lambda", "", "", "Multiplier λ that the step's actor was trained with."),
     MetricDoc("lagrange/cost", "", "", "J_C: mean of the last raw costs of the run."),
-    MetricDoc("lagrange/violation", "", "lower", "J_C − d; above 0 the constraint is broken."),
+    MetricDoc("lagrange/violation", "", "lower", "J_C - d; above 0 the constraint is broken."),
     MetricDoc("loss/policy", "", "", "Policy loss; its level says little, its jumps do."),
     MetricDoc("clip/fraction", "fraction", "", "Tokens whose ratio the loss clipped."),
     MetricDoc("ratio/max", "", "lower", "Largest ratio of current to old probability."),

@@ -14,6 +14,7 @@ from bestiary.engines.engine_api import ModelSpec
 from bestiary.engines.fsdp import linear
 from bestiary.engines.fsdp.attention import IMPLEMENTATION, register
 from bestiary.engines.fsdp.forward import Net
+from bestiary.engines.fsdp.lora import insert
 from bestiary.engines.fsdp.options import FSDPOptions
 from bestiary.engines.fsdp.support import check_all_used, packing_obstacle, packing_works
 from bestiary.models.heads import VALUE_HEAD_FILE, ValueHead
@@ -36,6 +37,8 @@ def build_net(options: FSDPOptions, spec: ModelSpec, device: torch.device) -> tu
     if spec.head == "value":
         # An untied output layer would be trained by nothing.
         lm.set_output_embeddings(nn.Identity())  # type: ignore[no-untyped-call] # transformers
+    if options.lora is not None and spec.trainable:
+        insert(lm, options.lora)
     net = Net(lm, head, options.logits_chunk).to(device).eval()
     packed = options.packing == "packed" and _packs(net)
     if spec.trainable:

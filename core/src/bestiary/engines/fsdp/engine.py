@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from bestiary.engines.engine_api import ModelSpec, Ranks, UpdatePart
 from bestiary.engines.fsdp.build import build_net
 from bestiary.engines.fsdp.forward import Plan, pad
 from bestiary.engines.fsdp.layout import Layout, Replicated, buckets
+from bestiary.engines.fsdp.lora import adapter_tensors, adapters_off, config_of, merged
 from bestiary.engines.fsdp.objective import (
     Resolve,
     TermTotals,
@@ -30,6 +32,7 @@ from bestiary.engines.fsdp.packing import check_rows, pack
 from bestiary.engines.fsdp.state import Counters, load_state, save_state
 from bestiary.errors import DataError, EngineError, NumericalError
 from bestiary.models.loading import decoder_layers
+from bestiary.models.saving import save_adapter
 from bestiary.protocols import Stat
 
 _log = logging.getLogger(__name__)
@@ -64,6 +67,7 @@ class FSDPEngine:
         self.resolve_loss: Resolve = resolve_loss or plugin_resolver()
         self.device = torch.device(ranks.device)
         dtype = torch.bfloat16 if spec.dtype == "bf16" else torch.float32
+        self.lora = options.lora if spec.trainable else None
         self.net, self.packed = build_net(options, spec, self.device)
         self.parameter_count = sum(p.numel() for p in self.net.parameters())
         """Parameters of the whole model, tied ones once."""
@@ -82,9 +86,16 @@ class FSDPEngine:
                 trainable=spec.trainable,
                 world=ranks.world,
                 device_type=self.device.type,
+                partial=self.lora is not None,
             )
         else:
-            self.layout = Replicated(self.net, dtype, trainable=spec.trainable, world=ranks.world)
+            self.layout = Replicated(
+                self.net,
+                dtype,
+                trainable=spec.trainable,
+                world=ranks.world,
+                partial=self.lora is not None,
+            )
         self.optimizer = AdamW(self.layout.weights, options) if spec.trainable else None
         self.version = 0
         """Optimizer steps since the base weights; skipped ones do not count."""
@@ -100,11 +111,16 @@ class FSDPEngine:
         micro: Sequence[Sequence[int]],
         outputs: Collection[str],
         temperature: float = 1.0,
+        adapter: Literal["on", "off"] = "on",
     ) -> Mapping[str, Ragged]:
         """Fields of ``ModelOutput`` without gradient, a ragged column each, in row order.
 
         ``values_after`` is the value after the last response token: one entry for each row.
+        ``adapter="off"`` runs the base of a LoRA model.
         """
+        if adapter == "off" and self.lora is not None:
+            with adapters_off(self.net):
+                return self.forward(rows, micro, outputs, temperature)
         names = {"values" if name == "values_after" else name for name in outputs}
         self._check(rows, names)
         if "values_after" in outputs:
@@ -316,8 +332,23 @@ class FSDPEngine:
         to = {"": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16}.get(dtype)
         if to is None:
             raise EngineError(f"export in dtype {dtype!r}; 'fp32' or 'bf16' is wanted")
-        whole = ((name, tensor.detach().to(to)) for name, tensor in self.layout.whole())
+        parameters = self.layout.whole()
+        if self.lora is not None:
+            parameters = merged(parameters, self.net, self.lora)
+        whole = ((name, tensor.detach().to(to)) for name, tensor in parameters)
         yield from buckets(whole, BUCKET_BYTES)
+
+    def export_adapter(self, folder: Path) -> None:
+        """Write the adapter in peft's own format (rank 0 writes, all take part).
+
+        Raises:
+            EngineError: for a model without LoRA.
+        """
+        if self.lora is None:
+            raise EngineError(f"{self.spec.path} is trained without LoRA; it has no adapter")
+        tensors = adapter_tensors(self.layout.whole())
+        if self.ranks.rank == 0:
+            save_adapter(folder, tensors, config_of(self.lora, self.spec.path))
 
     def save(self, folder: Path) -> None:
         """This rank's share of weights, optimizer and counters, as safetensors and JSON."""

@@ -89,16 +89,28 @@ class Replicated:
         dtype: what the module computes in; below float32 it gets a copy that is cast once a step.
         trainable: False makes no gradients and keeps the weights in ``dtype`` only.
         world: ranks that share the gradients.
+        partial: leave parameters that require no gradient as they are, in ``dtype``, outside of
+            the buffer.
     """
 
     skips_dummies = True
 
     def __init__(
-        self, module: nn.Module, dtype: torch.dtype, *, trainable: bool, world: int
+        self,
+        module: nn.Module,
+        dtype: torch.dtype,
+        *,
+        trainable: bool,
+        world: int,
+        partial: bool = False,
     ) -> None:
         self.world = world
         self.spans: dict[str, tuple[int, tuple[int, ...]]] = {}
-        params = checkpoint_names(module)
+        self._all = checkpoint_names(module)
+        params = {n: p for n, p in self._all.items() if p.requires_grad or not partial}
+        for name, p in self._all.items():
+            if name not in params:
+                p.data = p.data.to(dtype)
         size = 0
         for name, p in params.items():
             self.spans[name] = (size, tuple(p.shape))
@@ -164,9 +176,10 @@ class Replicated:
         ]
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
-        """The live masters, without a copy."""
-        for name in self.spans:
-            yield name, self._view(self.master, name)
+        """The live masters, without a copy, and what is frozen beside them."""
+        for name, p in self._all.items():
+            frozen = name not in self.spans
+            yield name, p.detach() if frozen else self._view(self.master, name)
 
 
 def squared_norm(x: Tensor) -> Tensor:

@@ -9,6 +9,28 @@ _ONE_OF = "must be one of constant, linear, cosine"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LoRAOptions:
+    """Adapters on frozen base weights (Hu et al. 2022, arXiv:2106.09685)."""
+
+    rank: int = 16
+    """Rank r of the adapters."""
+    alpha: int = 32
+    """Their scale is alpha / rank."""
+    targets: tuple[str, ...] = ("all-linear",)
+    """Names of the linear layers that get one; ``all-linear`` is all but the output layer."""
+    seed: int = 0
+    """Of their initial weights."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", tuple(self.targets))
+        if self.rank < 1 or not self.alpha > 0 or not self.targets:
+            raise ValueError(
+                f"lora rank={self.rank} alpha={self.alpha} targets={self.targets}: rank must be "
+                "at least 1, alpha above 0, and targets must not be empty"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FSDPOptions:
     """How one model is trained."""
 
@@ -45,6 +67,9 @@ class FSDPOptions:
     agree to rounding."""
     logits_chunk: int = 1 << 24
     """Elements of logits held at once; above it they are recomputed in the backward pass."""
+    lora: LoRAOptions | None = None
+    """Train adapters instead of all weights: ``train_engine.lora={rank: 16}``. A reference then
+    is the actor without its adapter. Weights are merged in float32 for generation."""
     max_skipped: int = 3
     """Steps in a row that may be skipped because of a gradient that is not finite."""
 

@@ -26,6 +26,7 @@ class Sharded:
         trainable: False makes no gradients.
         world: number of ranks.
         device_type: ``cpu`` or ``cuda``.
+        partial: parameters that require no gradient stay frozen.
     """
 
     skips_dummies = False
@@ -39,11 +40,13 @@ class Sharded:
         trainable: bool,
         world: int,
         device_type: str,
+        partial: bool = False,
     ) -> None:
         mesh = init_device_mesh(device_type, (world,), mesh_dim_names=("fsdp",))
         low = None if dtype == torch.float32 else dtype
         policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32)
-        module.requires_grad_(trainable)
+        if not partial:
+            module.requires_grad_(trainable)
         for unit in (*layers, module):
             fully_shard(unit, mesh=mesh, mp_policy=policy)
         root = cast("FSDPModule", module)
@@ -54,7 +57,8 @@ class Sharded:
                     part.set_gradient_divide_factor(1.0)
                     part.set_force_sum_reduction_for_comms(True)
             root.set_reduce_scatter_unused_params(True)
-        self._params = {n: cast("DTensor", p) for n, p in checkpoint_names(module).items()}
+        self._all = {n: cast("DTensor", p) for n, p in checkpoint_names(module).items()}
+        self._params = {n: p for n, p in self._all.items() if p.requires_grad or not partial}
         self._module = module
         self.weights = [p.to_local().detach() for p in self._params.values()]
         self.grads: list[Tensor] = []
@@ -99,7 +103,7 @@ class Sharded:
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
         """Gather one parameter after another; every rank must run through all of them."""
-        for name, p in self._params.items():
+        for name, p in self._all.items():
             yield name, p.full_tensor().detach()
 
 
