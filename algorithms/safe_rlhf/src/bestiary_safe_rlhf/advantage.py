@@ -44,11 +44,11 @@ class Lagrangian(Configured):
             costs_BT, x["cost_values"].double(), x.mask, gamma=o.gamma, lam=o.lam
         )
         advantages_BT = combine(reward_adv_BT, cost_adv_BT, float(scalars["lam"]))
+        live_BT = x.mask & x["valid"].bool()[:, None]
         if o.whiten:
-            live_BT = x.mask & x["valid"].bool()[:, None]
             advantages_BT = whiten(advantages_BT, live_BT, reduce=reduce)
         return {
-            "advantages": advantages_BT,
+            "advantages": advantages_BT.masked_fill(~live_BT, 0),
             "returns": returns_BT,
             "cost_returns": cost_returns_BT,
             **stats,

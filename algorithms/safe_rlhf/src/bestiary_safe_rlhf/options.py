@@ -41,6 +41,7 @@ class SafeRLHFOptions(AlgorithmOptions):
     temperature: float = 1.0
     """Of sampling; the trainer's log-probabilities use the same."""
     top_p: float = 1.0
+    """Of sampling; below 1 the ratio compares with the truncated distribution."""
     max_tokens: int | None = None
     """Response tokens at most; None takes the task's own limit."""
     epochs: int = 1
