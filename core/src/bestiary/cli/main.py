@@ -91,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
         "doctor", "Look for what is wrong with this machine and installation.", _doctor, plugged
     )
     doctor.add_argument("--json", action="store_true", help="as JSON, for programs")
+    _add_new(add("new", "Write a plugin that installs, passes its tests and trains.", _new, shared))
     return root
 
 
@@ -126,6 +127,16 @@ def _add_eval(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--json", action="store_true", help="as JSON, for programs")
 
 
+def _add_new(made: argparse.ArgumentParser) -> None:
+    from bestiary.cli.new import KINDS
+
+    made.usage = "bestiary new KIND NAME [--dir DIR]"
+    made.epilog = "example:\n  bestiary new estimator my_idea"
+    made.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
+    made.add_argument("name", metavar="NAME", help="an identifier, as in my_idea")
+    made.add_argument("--dir", default=".", help="where the folder is made; here by default")
+
+
 # --------------------------------------------------------------------------- commands
 
 
@@ -151,6 +162,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     from bestiary.cli.demo import demo
 
     return demo(arguments)
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    from bestiary.cli.new import new
+
+    return new(arguments)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

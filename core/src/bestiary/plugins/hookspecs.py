@@ -38,7 +38,7 @@ def bestiary_register(registry: "Registry") -> None:
     """Register components by name.
 
     Called once for each plugin when it is loaded. Targets and options are strings, as in
-    ``"bestiary_grpo.algorithm:GRPO"``, and are imported when the component is chosen. What a
+    ``"bestiary_mine.algorithm:Mine"``, and are imported when the component is chosen. What a
     plugin registered before it raised is dropped.
 
     Since: 1.0
@@ -58,7 +58,7 @@ def bestiary_config_packages() -> list[str]:
     Since: 1.0
 
     Returns:
-        Import names of packages, as in ``["bestiary_grpo.conf"]``.
+        Import names of packages, as in ``["bestiary_mine.conf"]``.
     """
     raise NotImplementedError  # a specification is never called
 

@@ -145,7 +145,7 @@ def _config_packages(guarded: Guarded, pm: PluginManager) -> tuple[str, ...]:
         if not isinstance(answer, list) or not all(isinstance(name, str) for name in answer):
             raise PluginError(
                 f"hook 'bestiary_config_packages' returned {answer!r}, not a list of names",
-                hint='return import names, as in ["bestiary_grpo.conf"]',
+                hint='return import names, as in ["bestiary_mine.conf"]',
                 owner=guarded.owner,
             )
         packages.extend(answer)

@@ -39,7 +39,6 @@ def insert(lm: nn.Module, options: LoRAOptions) -> None:
         ModelError: if no module fits the targets.
     """
     from peft import inject_adapter_in_model
-
     from transformers.pytorch_utils import Conv1D
 
     config = config_of(options)
