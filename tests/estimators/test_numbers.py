@@ -220,7 +220,7 @@ def test_the_optimal_token_baseline_by_a_loop(kit):
             for i in here:
                 wanted = togo[i, t].item() - mean
                 if len(here) == 1:
-                    wanted = togo[i, t].item() if len(members) == 1 else 0.0
+                    wanted = togo[i, t].item()
                 assert made[i, t].item() == pytest.approx(wanted, abs=1e-9)
 
 

@@ -17,6 +17,7 @@ from bestiary_estimators.options import (
     GDPOOptions,
     GPGOptions,
     GroupOptions,
+    OPOOptions,
     PassAtKOptions,
     RLOOOptions,
 )
@@ -77,6 +78,8 @@ class OPO(Configured):
     Source: Hao et al. 2025, arXiv:2505.23585, eq. 5.
     """  # noqa: D205 - one sentence with its condition
 
+    options: OPOOptions
+
     def __call__(self, x: Rows, reduce: Reduce, **scalars: Any) -> Made:  # noqa: ANN401 - as declared
         """[B] float64 advantages."""
         rewards_B, stats = sequence_rewards(x, scalars)
@@ -84,6 +87,7 @@ class OPO(Configured):
             rewards_B,
             x["group"],
             baseline="length_weighted",
+            singleton=self.options.singleton,
             valid=x["valid"].bool(),
             lengths=x.mask.sum(-1),
         )
@@ -105,7 +109,9 @@ class GPG(Configured):
         valid_B = x["valid"].bool()
         counts = torch.stack([valid_B.sum(), (valid_B & (rewards_B != 0)).sum()]).double()
         every, nonzero = reduce.sum(counts)
-        advantages_B = group_advantages(rewards_B, x["group"], valid=valid_B)
+        advantages_B = group_advantages(
+            rewards_B, x["group"], singleton=self.options.singleton, valid=valid_B
+        )
         alpha = every / nonzero.clamp(min=1.0)
         return {"advantages": advantages_B * alpha / self.options.f_norm, **stats}
 
@@ -138,7 +144,7 @@ class GDPO(Configured):
     """A = whiten(Σ_k w_k·(r_k − mean_g r_k)/(std_g r_k + ε)) over the parts k of the reward.
 
     Normalised apart, a part with a small range is not drowned by one with a large range.
-    Source: verl's ``gdpo``; parts come from the scorer's ``Score.parts``.
+    Source: arXiv:2601.05242, as in verl; parts come from the scorer's ``Score.parts``.
     """
 
     options: GDPOOptions

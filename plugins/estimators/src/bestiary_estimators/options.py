@@ -76,11 +76,16 @@ class RLOOOptions(_SequenceOptions):
 class OPOOptions(_SequenceOptions):
     """The reward against the length-weighted mean of its group (arXiv:2505.23585, eq. 5)."""
 
+    singleton: Singleton = "zero"
+    """A group of one: 0, or the raw reward as in verl."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GPGOptions(_SequenceOptions):
     """The reward against its group's mean, scaled by the share of rewards that are not 0."""
 
+    singleton: Singleton = "zero"
+    """A group of one: 0, or the raw reward as in verl."""
     f_norm: float = 1.0
     """What it is divided by; arXiv:2504.02546 has 1 or the deviation, verl 1."""
 
@@ -174,6 +179,9 @@ class ReinforcePPBaselineOptions(ReinforcePPOptions):
     """As reinforce_pp, with the group's mean taken off each reward first (arXiv:2501.03262)."""
 
     scope: ClassVar[Scope] = "group"
+
+    singleton: Singleton = "zero"
+    """A group of one: 0, or the raw reward as in verl."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ from bestiary_estimators.common import live_tokens
 from bestiary_estimators.options import (
     OTBOptions,
     ProcessOptions,
+    ReinforcePPBaselineOptions,
     ReinforcePPOptions,
     ReMaxOptions,
     ReturnOptions,
@@ -72,11 +73,15 @@ class ReinforcePPBaseline(ReinforcePP):
     Source: Hu 2025, arXiv:2501.03262, section 3.3.
     """
 
+    options: ReinforcePPBaselineOptions
+
     def __call__(self, x: Rows, reduce: Reduce, **scalars: Any) -> Made:  # noqa: ANN401 - as declared
         """[B, T] float64 advantages."""
         rewards_BT, stats = shaped_rewards(x, scalars)
         reward_B, valid_B = x["reward"].double(), x["valid"].bool()
-        centred_B = group_advantages(reward_B, x["group"], valid=valid_B)
+        centred_B = group_advantages(
+            reward_B, x["group"], singleton=self.options.singleton, valid=valid_B
+        )
         moved_B = (centred_B - reward_B).masked_fill(~valid_B, 0)
         rewards_BT = rewards_BT + terminal_rewards(moved_B, x.mask)
         return {"advantages": self._whitened(rewards_BT, x, reduce), **stats}
@@ -127,8 +132,8 @@ class OTB(Configured):
     """A_t = G_t − Σ_i W_it·G_it / Σ_i W_it over the group: the baseline of least variance.
 
     W_t = Σ_{j ≤ t} (1 − 2π_j + Σ_a π_j(a)²) is the squared score up to token t, so the weighted
-    mean has the least variance. The longest response beyond the end of the second longest has
-    nothing to be compared with and gets 0 there; a group of one keeps G.
+    mean has the least variance. Where one response of the group is alone (a group of one, the end
+    of the longest) there is nothing to compare with and A is G.
 
     Source: verl's ``optimal_token_baseline``.
     """
@@ -152,11 +157,8 @@ class OTB(Configured):
         out_BT = togo_BT - baseline_BT
         for group in sorted(set(x["group"].tolist())):
             rows_B = x["group"] == group
-            together_T = live_BT[rows_B].sum(0)
-            size = int(live_BT[rows_B].any(-1).sum())
-            alone = togo_BT if size == 1 else torch.zeros_like(togo_BT)
-            where_BT = rows_B[:, None] & (together_T == 1)[None, :]
-            out_BT = torch.where(where_BT, alone, out_BT)
+            alone_BT = rows_B[:, None] & (live_BT[rows_B].sum(0) == 1)[None, :]
+            out_BT = torch.where(alone_BT, togo_BT, out_BT)
         return {"advantages": out_BT.masked_fill(~live_BT, 0), **stats}
 
 
