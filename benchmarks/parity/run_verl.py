@@ -257,7 +257,6 @@ def main() -> None:
     if a.out:
         content = {"machine": machine(), "seeds": a.seeds, "verl": "0.9.1", "largest": worst}
         (a.out / "parity_verl.json").write_text(json.dumps(content, indent=1))
-        (a.out / "parity_verl_table.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -53,6 +53,21 @@ def test_metrics_equal_those_of_a_loop(components, world, invalid):
     assert found["eval/truncated"] == 0.0
 
 
+@pytest.mark.parametrize("invalid", [(), range(0, 1000, 3)])
+def test_pass_at_k_by_a_loop(components, invalid):
+    found = run(components, invalid=invalid).metrics
+    passed = []
+    for p in range(7):
+        rewards = []
+        for j in range(3):
+            ids = response(100 + p, int(sample_key(7, "eval/sample", f"p{p}", 0, j, 0)))
+            if not bad(ids, invalid):
+                rewards.append(reward_of(ids))
+        if rewards:
+            passed.append(max(rewards) >= 1)
+    assert found["eval/pass_at_k"] == pytest.approx(np.mean(passed))
+
+
 def test_nothing_valid_is_not_a_number_rather_than_zero(components):
     found = run(components, invalid=range(1000)).metrics
     assert np.isnan(found["eval/exact_match"])

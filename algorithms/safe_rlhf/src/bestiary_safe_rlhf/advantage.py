@@ -35,6 +35,12 @@ class Lagrangian(Configured):
     ) -> Mapping[str, Tensor | Stat]:
         """[B, T] ``advantages``, ``returns`` and ``cost_returns``; ``lam`` is the multiplier."""
         o = self.options
+        if o.score_clip is not None:
+            bound = o.score_clip
+            x = x.with_columns(
+                reward=x["reward"].double().clamp(-bound, bound),
+                cost=x["cost"].double().clamp(-bound, bound),
+            )
         rewards_BT, stats = shaped_rewards(x, scalars)
         costs_BT, _ = shaped_rewards(x, scalars, column="cost", sign=1.0)
         reward_adv_BT, returns_BT = gae(

@@ -23,8 +23,12 @@ class LagrangianOptions(AdvantageOptions):
     """Trace decay of GAE, of reward and cost alike."""
     whiten: bool = False
     """Whiten the combined advantages over the batch; the original code does not."""
+    score_clip: float | None = 50.0
+    """Bound of raw rewards and costs; the original code has 50, None has none."""
 
     def __post_init__(self) -> None:
+        if self.score_clip is not None and not self.score_clip > 0:
+            raise ValueError(f"score_clip={self.score_clip}: must be above 0, or null for none")
         for name in ("gamma", "lam"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be in [0, 1]")

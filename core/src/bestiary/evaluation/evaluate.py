@@ -56,7 +56,8 @@ def evaluate(
 
     ``eval/exact_match`` is the share of sampled responses with a reward of 1 or more (the mean
     over problems of the mean over samples, which is the same since each has as many), and
-    ``eval/greedy`` that of the greedy ones. Invalid samples are left out.
+    ``eval/greedy`` that of the greedy ones; ``eval/pass_at_k`` is the share of problems of which
+    any sampled response is right. Invalid samples are left out.
 
     Args:
         actor: draws the responses.
@@ -75,6 +76,11 @@ def evaluate(
         mine = (tag == name) & valid
         if (tag == name).any():
             metrics[key] = float((rewards[mine] >= CORRECT).mean()) if mine.any() else float("nan")
+    drawn = (tag == "sample") & valid
+    if drawn.any():
+        right = np.bincount(batch.group_index(), weights=drawn & (rewards >= CORRECT))
+        judged = np.bincount(batch.group_index(), weights=drawn) > 0
+        metrics["eval/pass_at_k"] = float((right[judged] > 0).mean())
     sampled = tag == "sample" if (tag == "sample").any() else np.ones(len(tag), dtype=bool)
     metrics["eval/reward"] = _mean(rewards[sampled & valid])
     for name in others or ():

@@ -45,6 +45,12 @@ _DOCS = (
         "Held-out answers that are right, sampled at temperature 1, mean of 4 a problem.",
     ),
     MetricDoc("eval/greedy", "fraction", "higher", "Held-out answers that are right, greedy."),
+    MetricDoc(
+        "eval/pass_at_k",
+        "fraction",
+        "higher",
+        "Held-out problems of which any of the k sampled answers is right; k is eval.samples.",
+    ),
     MetricDoc("eval/response_len", "tokens", "", "Mean length of the sampled held-out responses."),
     MetricDoc(
         "kl/reference",
