@@ -15,7 +15,10 @@ class BestOfN:
     """Keeps every group, with its best (and worst) valid responses trainable and no others.
 
     Rows that are not trainable leave estimators and updates, so with an estimator that compares
-    within a group only the chosen rows are compared.
+    within a group only the chosen rows are compared. Equal rewards go by the order of the rows.
+
+    Source: rejection sampling as in RAFT (Dong et al. 2023, arXiv:2304.06767, algorithm 1), here
+    with any loss.
 
     Args:
         options: how many.
@@ -26,6 +29,7 @@ class BestOfN:
         self.options = options
         self.source = source
         self.order = source.order()
+        self._counts = {"judged": 0, "chosen": 0}
 
     def draw(self, n: int) -> Batch:
         """The next ``n`` prompts of the walk."""
@@ -41,15 +45,22 @@ class BestOfN:
             ranked = mine[np.argsort(-rewards[mine], kind="stable")]
             chosen[ranked[: o.best]] = True
             chosen[ranked[len(ranked) - min(o.worst, len(ranked)) :]] = True
+        self._counts["judged"] += int(counted.sum())
+        self._counts["chosen"] += int(chosen.sum())
         return groups.with_columns(trainable=chosen), 0
 
     def observe(self, batch: Batch) -> None:
         """Nothing is learnt."""
 
+    def metrics(self) -> dict[str, float]:
+        """Counts since the start: responses judged, and those that stayed trainable."""
+        return {f"sampler/{name}": float(count) for name, count in self._counts.items()}
+
     def state_dict(self) -> dict[str, Any]:
-        """The place in the walk."""
-        return {"order": self.order.state_dict()}
+        """The place in the walk and the counts."""
+        return {"order": self.order.state_dict(), "counts": dict(self._counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved place."""
         self.order.load_state_dict(state["order"])
+        self._counts.update({name: int(count) for name, count in state["counts"].items()})

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bestiary.batch import Batch
 from bestiary.protocols import Prompts
-from bestiary_samplers.groups import rewards_by_group
+from bestiary_samplers.groups import response_tokens, rewards_by_group
 from bestiary_samplers.options import DynamicOptions
 
 
@@ -36,7 +36,7 @@ class Dynamic:
         self.order = source.order(shuffle=options.shuffle)
         self._rounds = 0
         self._kept = 0
-        self._counts = {"judged": 0, "dropped": 0, "given_up": 0}
+        self._counts = {"judged": 0, "dropped": 0, "dropped_tokens": 0, "given_up": 0}
 
     def draw(self, n: int) -> Batch:
         """The next ``n`` prompts of the walk."""
@@ -58,7 +58,9 @@ class Dynamic:
 
     def _keep(self, groups: Batch, dull: NDArray[np.bool_]) -> Batch:
         self._counts["dropped"] += int(dull.sum())
-        return groups.take(~dull[groups.group_index()])
+        drop = dull[groups.group_index()]
+        self._counts["dropped_tokens"] += response_tokens(groups, drop)
+        return groups.take(~drop)
 
     def observe(self, batch: Batch) -> None:
         """A step is complete: the next one has all its rounds again."""
@@ -66,7 +68,7 @@ class Dynamic:
         self._kept = 0
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start: groups judged and dropped, steps that gave up refilling."""
+        """Counts since the start: groups judged and dropped, tokens of those, steps that gave up."""
         return {f"sampler/{name}": float(count) for name, count in self._counts.items()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -20,3 +20,9 @@ def rewards_by_group(groups: Batch) -> list[NDArray[np.float64]]:
     index, counted = groups.group_index(), counted_rows(groups)
     rewards = groups["reward"].astype(np.float64)
     return [rewards[(index == g) & counted] for g in range(int(index.max(initial=-1)) + 1)]
+
+
+def response_tokens(groups: Batch, rows: NDArray[np.bool_]) -> int:
+    """Response tokens of the chosen rows: what they cost to generate."""
+    lengths = groups.optional("response_len")
+    return 0 if lengths is None else int(lengths[rows].sum())

@@ -1,7 +1,14 @@
 """Options of the samplers."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+_COLUMNS: Final = {
+    "td_error": frozenset({"returns", "values"}),
+    "advantage": frozenset({"advantages"}),
+    "kl": frozenset({"old_logprobs", "rollout_logprobs"}),
+    "reward_variance": frozenset({"reward"}),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +61,10 @@ class CurriculumOptions:
 class PrioritisedOptions:
     """Draw prompts by what the learner found in them (Schaul et al. 2016, arXiv:1511.05952)."""
 
-    by: Literal["td_error", "advantage", "kl", "reward_std"] = "td_error"
+    by: Literal["td_error", "advantage", "kl", "reward_variance"] = "td_error"
     """Priority of a prompt, the mean over its responses' tokens: |return - value| (needs a
     critic), |advantage|, |log π_old - log μ| (how far the policy moved since it sampled), or the
-    deviation of its rewards."""
+    variance of its rewards."""
     alpha: float = 0.6
     """P ∝ priority^alpha; 0 is uniform. The paper has 0.6 to 0.7."""
     beta: float = 0.4
@@ -67,8 +74,12 @@ class PrioritisedOptions:
     """Steps over which beta rises to 1."""
     epsilon: float = 1e-3
     """Added to each priority, so that every prompt comes back."""
+    uniform: float = 0.0
+    """Share u of draws that are uniform: P = (1 - u)·P + u/N; 1 ignores the priorities."""
 
     def __post_init__(self) -> None:
+        if self.by not in _COLUMNS:
+            raise ValueError(f"by={self.by!r}: choose one of {', '.join(_COLUMNS)}")
         if not (self.alpha >= 0.0 and 0.0 <= self.beta <= 1.0 and self.epsilon > 0):
             raise ValueError(
                 f"alpha={self.alpha} beta={self.beta} epsilon={self.epsilon}: alpha must not be "
@@ -76,6 +87,13 @@ class PrioritisedOptions:
             )
         if self.beta_steps < 1:
             raise ValueError(f"beta_steps={self.beta_steps}: must be at least 1")
+        if not 0.0 <= self.uniform <= 1.0:
+            raise ValueError(f"uniform={self.uniform}: must be in [0, 1]")
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Columns of the learned batch that the priority is made of."""
+        return _COLUMNS[self.by]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bestiary.batch import Batch
 from bestiary.protocols import Prompts
-from bestiary_samplers.groups import rewards_by_group
+from bestiary_samplers.groups import response_tokens, rewards_by_group
 from bestiary_samplers.options import OversampleOptions
 
 
@@ -28,7 +28,7 @@ class Oversample:
         self.source = source
         self.order = source.order()
         self._wanted = 0
-        self._counts = {"judged": 0, "dropped": 0}
+        self._counts = {"judged": 0, "dropped": 0, "dropped_tokens": 0}
 
     def draw(self, n: int) -> Batch:
         """The next factor·n prompts of the walk."""
@@ -42,13 +42,15 @@ class Oversample:
         kept = np.sort(np.argsort(-spread, kind="stable")[: self._wanted])
         self._counts["judged"] += len(spread)
         self._counts["dropped"] += len(spread) - len(kept)
-        return groups.take(np.isin(groups.group_index(), kept)), 0
+        keep = np.isin(groups.group_index(), kept)
+        self._counts["dropped_tokens"] += response_tokens(groups, ~keep)
+        return groups.take(keep), 0
 
     def observe(self, batch: Batch) -> None:
         """Nothing is learnt."""
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start: groups judged and dropped."""
+        """Counts since the start: groups judged and dropped, and the tokens of those."""
         return {f"sampler/{name}": float(count) for name, count in self._counts.items()}
 
     def state_dict(self) -> dict[str, Any]:
