@@ -62,7 +62,7 @@ def test_a_draw_has_each_prompt_once_while_there_are_enough():
     assert sorted(sampler.draw(9)["uid"][:6]) == [f"u{i}" for i in range(6)]
 
 
-@pytest.mark.parametrize("by", ["advantage", "kl", "reward_std"])
+@pytest.mark.parametrize("by", ["advantage", "kl", "reward_variance"])
 def test_other_priorities(by):
     sampler = Prioritised(PrioritisedOptions(by=by), source(2))
     batch = groups([0.0, 2.0], [1.0, 1.0])
@@ -74,10 +74,10 @@ def test_other_priorities(by):
     columns = {
         "advantage": {"advantages": one},
         "kl": {"old_logprobs": one, "rollout_logprobs": zero},
-        "reward_std": {},
+        "reward_variance": {},
     }[by]
     sampler.observe(batch.join(token_column(batch, **columns)) if columns else batch)
-    wanted = [1.0, 0.0] if by == "reward_std" else [2.0, 0.5]
+    wanted = [1.0, 0.0] if by == "reward_variance" else [2.0, 0.5]
     assert sampler.priority.tolist() == wanted
 
 

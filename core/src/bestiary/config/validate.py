@@ -230,6 +230,13 @@ def _check_used(plan: "RunPlan", catalog: Catalog) -> None:
     """An algorithm uses the optional groups that it names a default for, and only these."""
     algorithm = catalog.choice("algorithm", plan.choices["algorithm"])
     components: Mapping[str, str] = plan.algorithm.components
+    names = [role.name for role in roles_of(plan, catalog)]
+    if plan.choices["cost"] != "task" and "cost" not in names:
+        raise ConfigError(
+            f"cost={plan.choices['cost']} has no effect: {algorithm} has no role 'cost'",
+            hint=f"leave cost out; it has the roles {listing(names)}",
+            owner=algorithm.owner,
+        )
     for group in OPTIONAL:
         chosen = plan.choices[group]
         if plan.chosen(group) and group not in components:

@@ -68,7 +68,7 @@ class Dynamic:
         self._kept = 0
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start: groups judged and dropped, tokens of those, steps that gave up."""
+        """Counts since the start: groups judged and dropped, their tokens, steps that gave up."""
         return {f"sampler/{name}": float(count) for name, count in self._counts.items()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -13,6 +13,8 @@ VALUE_HEAD = "value_head.safetensors"
 """What a model that bestiary trained with a value head has beside its weights."""
 
 _ADAPTER, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_LAST_LAYERS = ("score.weight", "classifier.weight", "classifier.out_proj.weight")
+"""Names of the layer with one row for each label."""
 _LOAD = {"trust_remote_code": False, "use_safetensors": True}
 
 
@@ -99,9 +101,10 @@ def _tokenizer(o: ClassifierOptions, base: str) -> Any:  # noqa: ANN401 - of tra
 def _language_model(base: str, dtype: Any) -> Any:  # noqa: ANN401 - of transformers
     from transformers import AutoModelForCausalLM
 
-    model, info = AutoModelForCausalLM.from_pretrained(
+    found: Any = AutoModelForCausalLM.from_pretrained(
         base, **_LOAD, dtype=dtype, output_loading_info=True
     )
+    model, info = found
     _refuse_missing(info, frozenset(), base)
     return model
 
@@ -118,10 +121,12 @@ def _classifier(base: str, dtype: Any, adapter: Path | None) -> Any:  # noqa: AN
     from transformers import AutoModelForSequenceClassification
 
     brought = _brought(adapter) if adapter else {}
-    labels = {"num_labels": brought[name] for name in brought if name.endswith(".weight")}
-    model, info = AutoModelForSequenceClassification.from_pretrained(
+    last = [brought[name] for name in _LAST_LAYERS if name in brought]
+    labels = {"num_labels": last[0]} if last else {}
+    found: Any = AutoModelForSequenceClassification.from_pretrained(
         base, **_LOAD, dtype=dtype, output_loading_info=True, **labels
     )
+    model, info = found
     _refuse_missing(info, frozenset(brought), base)
     return model
 
