@@ -24,7 +24,7 @@ REFUSED = {
 
 ACCEPTED = (
     "algorithm=ppo advantage=vtrace loss=cispo sampler=dynamic",
-    "algorithm=ppo advantage=group algorithm.kl.coef=1 algorithm.kl.where=loss algorithm.kl.kind=k3",
+    "algorithm=grpo advantage=rloo algorithm.kl_coef=0.1",
     "algorithm=grpo correction=tis correction.level=sequence",
     "algorithm=grpo train_engine.lora.rank=8",
     "algorithm=safe_rlhf cost=length",
