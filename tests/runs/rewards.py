@@ -17,7 +17,12 @@ def holes(samples):
 def steps(samples):
     """A reward for each response token, by its place and the response's length."""
     return [
-        Score(0.0, spans=tuple((i, i + 1, (i + sum(map(ord, s.response))) % 3) for i in range(s.response_len)))
+        Score(
+            0.0,
+            spans=tuple(
+                (i, i + 1, (i + sum(map(ord, s.response))) % 3) for i in range(s.response_len)
+            ),
+        )
         for s in samples
     ]
 

@@ -43,6 +43,7 @@ def groups(*rewards, valid=None, trainable=None, uids=None):
         "reward": np.array([r for _, _, r in rows], dtype=np.float64),
         "valid": np.array([(valid or {}).get((g, i), True) for g, i, _ in rows]),
         "trainable": np.array([(trainable or {}).get((g, i), True) for g, i, _ in rows]),
+        "response_len": np.array([3 + i for _, i, _ in rows]),
     }
     return Batch(table)
 
@@ -130,6 +131,7 @@ def test_dynamic_drops_groups_without_a_difference_and_refills_them():
     assert sampler.metrics() == {
         "sampler/judged": 4.0,
         "sampler/dropped": 2.0,
+        "sampler/dropped_tokens": 2 * (3 + 4 + 5),
         "sampler/given_up": 0.0,
     }
 
