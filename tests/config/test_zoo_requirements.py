@@ -1,5 +1,7 @@
 """What the zoo's members ask of each other is checked before anything starts."""
 
+from pathlib import Path
+
 import pytest
 
 from bestiary.config.compose import compose_run
@@ -41,3 +43,11 @@ def test_a_plan_that_cannot_work_is_refused(words):
 @pytest.mark.parametrize("words", ACCEPTED)
 def test_components_combine(words):
     compose_run([*words.split(), "task=addition", "model=tiny"])
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("name", [p.stem for p in (CONFIGS / "experiment").glob("*.yaml")])
+def test_every_experiment_composes(name):
+    compose_run([f"+experiment={name}"], CONFIGS)
