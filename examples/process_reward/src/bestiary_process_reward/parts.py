@@ -41,7 +41,7 @@ class StepsToGo(Configured):
         live_BT = x.mask & x["valid"].bool()[:, None]
         togo_BT = discounted_returns(x["token_rewards"].double(), live_BT)
         out_BT = torch.zeros_like(togo_BT)
-        for group in x["group"].unique():
+        for group in sorted(set(x["group"].tolist())):
             rows_BT = (x["group"] == group)[:, None] & live_BT
             mean_T = (togo_BT * rows_BT).sum(0) / rows_BT.sum(0).clamp(min=1)
             out_BT = torch.where(rows_BT, togo_BT - mean_T, out_BT)

@@ -100,23 +100,37 @@ class Net(nn.Module):
         if self.value_head is not None:
             return self._with_values(plan, outputs, temperature, self.value_head)
         if isinstance(plan, PaddedPlan):
-            out = self.lm(
-                input_ids=plan.input_ids, attention_mask=plan.attention_mask, use_cache=False
-            )
-            logits = cast("Tensor", out.logits).flatten(0, 1).index_select(0, plan.source)
-            return _read(logits, plan.targets, outputs, temperature)
+            return _read(self._padded_logits(plan), plan.targets, outputs, temperature)
         return self._head(self._hidden(plan), plan.targets, outputs, temperature)
 
     def _with_values(
         self, plan: Plan, outputs: Collection[str], temperature: float, head: ValueHead
     ) -> dict[str, Tensor]:
-        hidden = self._hidden(plan)
         found: dict[str, Tensor] = {}
-        if set(outputs) != {"values"}:
+        if set(outputs) == {"values"}:
+            hidden = self._hidden(plan)
+        elif isinstance(plan, PaddedPlan):
+            # Through the whole model, whose logits may be more than a product with the states.
+            states: list[Tensor] = []
+            body = cast("nn.Module", self.lm.base_model)
+            hook = body.register_forward_hook(lambda *call: states.append(call[2][0]))
+            try:
+                logits = self._padded_logits(plan)
+            finally:
+                hook.remove()
+            found = _read(logits, plan.targets, outputs, temperature)
+            hidden = states[0].flatten(0, 1).index_select(0, plan.source)
+        else:
+            hidden = self._hidden(plan)
             found = self._head(hidden, plan.targets, outputs, temperature)
         if "values" in outputs:
             found["values"] = head(hidden)
         return found
+
+    def _padded_logits(self, plan: PaddedPlan) -> Tensor:
+        """[M, V] as the model makes them."""
+        out = self.lm(input_ids=plan.input_ids, attention_mask=plan.attention_mask, use_cache=False)
+        return cast("Tensor", out.logits).flatten(0, 1).index_select(0, plan.source)
 
     def _hidden(self, plan: Plan) -> Tensor:
         """[M, H] the hidden state that predicts each token."""

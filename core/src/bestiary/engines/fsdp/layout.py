@@ -68,8 +68,11 @@ class Layout(Protocol):
         """What this rank holds; over all ranks every row is there at least once."""
         ...
 
-    def whole(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole float32 parameters one after another, the same on each rank."""
+    def whole(self, *, trained: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """Whole parameters one after another, the same on each rank; all, or the trained ones.
+
+        Float32, but for frozen ones beside trained ones, which may be in the computation's dtype.
+        """
         ...
 
 
@@ -175,9 +178,9 @@ class Replicated:
             for name, (start, shape) in self.spans.items()
         ]
 
-    def whole(self) -> Iterator[tuple[str, Tensor]]:
+    def whole(self, *, trained: bool = False) -> Iterator[tuple[str, Tensor]]:
         """The live masters, without a copy, and what is frozen beside them."""
-        for name, p in self._all.items():
+        for name, p in (self._params if trained else self._all).items():
             frozen = name not in self.spans
             yield name, p.detach() if frozen else self._view(self.master, name)
 

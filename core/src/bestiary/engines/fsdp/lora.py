@@ -5,67 +5,133 @@ Source: Hu et al. 2022, arXiv:2106.09685.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from bestiary.engines.checksum import Checksum
 from bestiary.engines.fsdp.options import LoRAOptions
-from bestiary.errors import ModelError
+from bestiary.errors import EngineError, ModelError
+from bestiary.models.adapter import shared_weights
+from bestiary.models.heads import VALUE_HEAD_PREFIX
 
 _BASE, _A, _B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 
 
-def config_of(options: LoRAOptions, base: str = "") -> Any:  # noqa: ANN401 - peft's LoraConfig
-    """The adapter's configuration as peft writes it."""
-    from peft import LoraConfig
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What was put into a model.
 
-    targets = options.targets
-    return LoraConfig(
-        r=options.rank,
-        lora_alpha=options.alpha,
-        target_modules="all-linear" if targets == ("all-linear",) else list(targets),
-        base_model_name_or_path=base,
-        task_type="CAUSAL_LM",
-    )
+    Args:
+        options: rank and scale.
+        config: peft's ``LoraConfig``, with the layers in place of ``all-linear``.
+        transposed: layers whose weight is [in, out], as transformers' Conv1D has it.
+        base: checksum of the base weights.
+    """
+
+    options: LoRAOptions
+    config: Any
+    transposed: frozenset[str]
+    base: str
+
+    def identity(self) -> dict[str, Any]:
+        """What a saved state belongs to, as JSON values."""
+        targets = list(self.config.target_modules)
+        options = self.options
+        return {
+            "base": self.base,
+            "rank": options.rank,
+            "alpha": options.alpha,
+            "targets": targets,
+        }
 
 
-def insert(lm: nn.Module, options: LoRAOptions) -> None:
+def insert(lm: PreTrainedModel, options: LoRAOptions, path: str = "") -> Adapter:
     """Put adapters into a model in place; only they require gradients afterwards.
 
     The adapters start as the identity (B = 0), the same on every rank.
 
+    Args:
+        lm: with float32 weights.
+        options: which layers, and how.
+        path: of the base model, for the configuration that peft reads.
+
     Raises:
-        ModelError: if no module fits the targets.
+        ModelError: if a target fits no layer, or one that cannot be adapted.
     """
-    from peft import inject_adapter_in_model
+    from peft import LoraConfig, inject_adapter_in_model
     from transformers.pytorch_utils import Conv1D
 
-    config = config_of(options)
-    config.fan_in_fan_out = any(isinstance(module, Conv1D) for module in lm.modules())
-    if config.target_modules == "all-linear":
-        config.target_modules = _all_linear(lm)
+    layers = _layers(lm, options)
+    base = _checksum(lm)
+    transposed = frozenset(n for n, layer in layers.items() if isinstance(layer, Conv1D))
+    config = LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,
+        lora_dropout=0.0,
+        fan_in_fan_out=bool(transposed),
+        base_model_name_or_path=path,
+        task_type="CAUSAL_LM",
+    )
+    config.target_modules = _short(lm, set(layers))  # type: ignore[assignment] # a sorted list
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        try:
-            inject_adapter_in_model(config, lm)
-        except ValueError as error:
-            raise ModelError(
-                f"LoRA found nothing to adapt in {type(lm).__name__}: {error}",
-                hint="train_engine.lora.targets names linear layers of this architecture",
-            ) from error
+        inject_adapter_in_model(config, lm)
+    return Adapter(options, config, transposed, base)
 
 
-def _all_linear(lm: nn.Module) -> list[str]:
-    """Names of all linear layers but the output layer (transformers' Conv1D among them)."""
+def _layers(lm: PreTrainedModel, options: LoRAOptions) -> dict[str, nn.Module]:
+    """The layers that the targets name."""
     from transformers.pytorch_utils import Conv1D
 
-    output = lm.get_output_embeddings()  # type: ignore[operator] # transformers
-    return [
-        name
-        for name, module in lm.named_modules()
-        if isinstance(module, (nn.Linear, Conv1D)) and module is not output
-    ]
+    named = {name: module for name, module in lm.named_modules() if name}
+    linear = {n: m for n, m in named.items() if isinstance(m, (nn.Linear, Conv1D))}
+    output = lm.get_output_embeddings()  # type: ignore[no-untyped-call] # transformers
+    shared = shared_weights(lm)
+    kind = type(lm).__name__
+    found: dict[str, nn.Module] = {}
+    for target in options.targets:
+        if target == "all-linear":
+            fit = {n: m for n, m in linear.items() if m is not output}
+        else:
+            fit = {n: m for n, m in named.items() if f".{n}".endswith(f".{target}")}
+        for name, module in fit.items():
+            if name not in linear:
+                raise ModelError(
+                    f"train_engine.lora.targets: {target!r} is a {type(module).__name__} of "
+                    f"{kind}; a linear layer is wanted"
+                )
+            if id(module.weight) in shared:
+                raise ModelError(
+                    f"train_engine.lora.targets: the weight of {name!r} is tied to another layer "
+                    f"of {kind}, which an adapter of its own would change too",
+                    hint="leave it out, or take a model whose embeddings are not tied",
+                )
+        if not fit:
+            ends = sorted({name.rpartition(".")[2] for name in linear})
+            raise ModelError(
+                f"train_engine.lora.targets: {target!r} is no layer of {kind}",
+                hint=f"its linear layers: {', '.join(ends)}; or all-linear",
+            )
+        found |= fit
+    return found
+
+
+def _short(lm: nn.Module, layers: set[str]) -> list[str]:
+    """The ends of the layers' names where nothing else has the same, as peft's files have them."""
+    ends = {name.rpartition(".")[2] for name in layers}
+    same = {name for name, _ in lm.named_modules() if name.rpartition(".")[2] in ends}
+    return sorted(ends if same == layers else layers)
+
+
+def _checksum(lm: nn.Module) -> str:
+    total = Checksum()
+    for name, p in lm.named_parameters():
+        total.add(name, p)
+    return total.hexdigest()
 
 
 @contextmanager
@@ -85,16 +151,18 @@ def adapters_off(module: nn.Module) -> Iterator[None]:
 
 
 def merged(
-    whole: Iterator[tuple[str, Tensor]], module: nn.Module, options: LoRAOptions
+    whole: Iterator[tuple[str, Tensor]], adapter: Adapter
 ) -> Iterator[tuple[str, Tensor]]:
     """Whole base parameters with W + (α/r)·B·A in place of W, under the base's own names.
 
     Args:
-        whole: every parameter by its checkpoint name; a layer's base, A and B are neighbours.
-        module: what they belong to, for the layout of its weights.
-        options: rank and scale.
+        whole: every parameter by its checkpoint name.
+        adapter: what they belong to.
+
+    Raises:
+        EngineError: if a layer's base, A or B is not among them.
     """
-    transposed = _transposed(module)
+    scale = adapter.options.alpha / adapter.options.rank
     waiting: dict[str, dict[str, Tensor]] = {}
     for name, tensor in whole:
         layer, kind = _split(name)
@@ -107,10 +175,12 @@ def merged(
         parts = waiting.setdefault(layer, {})
         parts[kind] = tensor.detach().float()
         if len(parts) == 3:
-            change = options.alpha / options.rank * (parts["B"] @ parts["A"])
-            change = change.t() if layer in transposed else change
+            change = scale * (parts["B"] @ parts["A"])
+            change = change.t() if layer in adapter.transposed else change
             yield f"{layer}.weight", parts["W"] + change
             del waiting[layer]
+    if waiting:
+        raise EngineError(f"the base weight or adapter of {', '.join(sorted(waiting))} is missing")
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -122,19 +192,13 @@ def _split(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _transposed(module: nn.Module) -> set[str]:
-    """Layers whose weight is [in, out], as transformers' Conv1D has it."""
+def adapter_tensors(trained: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """What was trained, under the names of peft's own files; a value head keeps its own."""
     return {
-        name.removeprefix("lm.")
-        for name, part in module.named_modules()
-        if getattr(part, "fan_in_fan_out", False)
-    }
-
-
-def adapter_tensors(whole: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """The adapters under the names of peft's own files."""
-    return {
-        f"base_model.model.{name.replace('.default.', '.')}": tensor.detach().float().cpu().clone()
-        for name, tensor in whole
-        if _A in name or _B in name
+        name
+        if name.startswith(VALUE_HEAD_PREFIX)
+        else f"base_model.model.{name.replace('.default.', '.')}": tensor.detach()
+        .to("cpu", torch.float32, copy=True)
+        .contiguous()
+        for name, tensor in trained
     }

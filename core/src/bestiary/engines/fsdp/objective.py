@@ -91,7 +91,10 @@ def term_gradients(
 ) -> dict[str, Tensor]:
     """Evaluate the terms; the gradient of their weighted sum for each model output, [M] each.
 
-    Σ_terms Σ_rows w[row] · Σ_t ℓ[row, t] · mask[row, t].
+    Σ_terms Σ_rows w[row] · Σ_t ℓ[row, t] · mask[row, t], with w[row] · token_weight[row, t] in
+    place of w[row] for losses that a correction applies to. A token of weight 0 adds nothing
+    itself, whatever the loss is there, but others may depend on it (a ratio of whole sequences,
+    the other row of a pair), so it keeps the gradient that they send.
 
     Args:
         flat: what the model said, [M] each.
@@ -133,5 +136,6 @@ def term_gradients(
         found = torch.autograd.grad(per_token, list(leaves.values()), factor, allow_unused=True)
         for name, grad in zip(leaves, found, strict=True):
             if grad is not None:
-                grads[name] += torch.where(live, grad, 0.0)
+                # 0 times what is not finite arrives as NaN at tokens without weight.
+                grads[name] += torch.where(live | (mask & grad.isfinite()), grad, 0.0)
     return {name: grad.flatten()[plan.place] for name, grad in grads.items()}

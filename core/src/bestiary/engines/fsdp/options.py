@@ -10,14 +10,18 @@ _ONE_OF = "must be one of constant, linear, cosine"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoRAOptions:
-    """Adapters on frozen base weights (Hu et al. 2022, arXiv:2106.09685)."""
+    """Adapters on frozen base weights (Hu et al. 2022, arXiv:2106.09685).
+
+    Without dropout: log-probabilities must be those of the policy that sampled.
+    """
 
     rank: int = 16
     """Rank r of the adapters."""
     alpha: int = 32
     """Their scale is alpha / rank."""
     targets: tuple[str, ...] = ("all-linear",)
-    """Names of the linear layers that get one; ``all-linear`` is all but the output layer."""
+    """Linear layers that get one, by the end of their names, as in ``[q_proj,v_proj]``;
+    ``all-linear`` is all but the output layer."""
     seed: int = 0
     """Of their initial weights."""
 
@@ -68,8 +72,9 @@ class FSDPOptions:
     logits_chunk: int = 1 << 24
     """Elements of logits held at once; above it they are recomputed in the backward pass."""
     lora: LoRAOptions | None = None
-    """Train adapters instead of all weights: ``train_engine.lora={rank: 16}``. A reference then
-    is the actor without its adapter. Weights are merged in float32 for generation."""
+    """Train adapters instead of all weights: ``train_engine.lora.rank=16``, or ``{}`` for the
+    defaults. A reference then is the actor without its adapter. Weights are merged in float32 for
+    generation."""
     max_skipped: int = 3
     """Steps in a row that may be skipped because of a gradient that is not finite."""
 

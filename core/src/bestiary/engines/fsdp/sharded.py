@@ -101,9 +101,9 @@ class Sharded:
             found.append(piece)
         return found
 
-    def whole(self) -> Iterator[tuple[str, Tensor]]:
+    def whole(self, *, trained: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Gather one parameter after another; every rank must run through all of them."""
-        for name, p in self._all.items():
+        for name, p in (self._params if trained else self._all).items():
             yield name, p.full_tensor().detach()
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from bestiary.batch import Ragged
-from bestiary.engines.fsdp.forward import Net, pad
+from bestiary.engines.fsdp.forward import Net, Plan, pad
 from bestiary.engines.fsdp.layout import checkpoint_names
 from bestiary.engines.fsdp.packing import pack
 from bestiary.errors import ModelError
@@ -52,26 +52,35 @@ def packing_works(net: Net) -> bool:
     another way, position ids that are not honoured.
     """
     vocab = int(net.lm.config.vocab_size)
-    head = net.value_head is not None
-    outputs = {"values"} if head else {"logprobs"}
     prompts = Ragged.from_rows([_ids(3, vocab), _ids(3, vocab), _ids(2, vocab)])
     responses = Ragged.from_rows([_ids(4, vocab, 5), _ids(2, vocab, 9), _ids(3, vocab, 2)])
     device = next(net.parameters()).device
     plan, plain = pack(prompts, responses, device), pad(prompts, responses, device)
     try:
         with torch.no_grad():
-            if head:
-                # The head starts at zero and would hide everything, so hidden states are compared.
-                ours, theirs = net._hidden(plan), net._hidden(plain)
-            else:
-                ours = net(plan, outputs)["logprobs"][:, None]
-                theirs = net(plain, outputs)["logprobs"][:, None]
+            pairs = list(zip(_said(net, plan), _said(net, plain), strict=True))
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         _log.info("packing probe of %s failed: %s", type(net.lm).__name__, error)
         return False
     # Both orders are brought to that of the rows.
-    ours, theirs = ours[plan.place.argsort()], theirs[plain.place.argsort()]
-    scale = max(1.0, float(theirs.abs().max())) if head else 1.0
+    order, plain_order = plan.place.argsort(), plain.place.argsort()
+    return all(_agree(ours[order], theirs[plain_order]) for ours, theirs in pairs)
+
+
+def _said(net: Net, plan: Plan) -> list[torch.Tensor]:
+    """What the heads of a model read or say, [M, ...] each."""
+    found = []
+    if "logprobs" in net.fields:
+        found.append(net(plan, {"logprobs"})["logprobs"])
+    if net.value_head is not None:
+        # It starts at zero and would hide everything, so hidden states are compared.
+        found.append(net._hidden(plan))
+    return found
+
+
+def _agree(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    # Log-probabilities in nats; states, which have a last dim, relative to the largest.
+    scale = max(1.0, float(theirs.abs().max())) if theirs.dim() > 1 else 1.0
     return bool((ours - theirs).abs().max() <= _AGREE * scale)
 
 
