@@ -1,6 +1,7 @@
 """Settings of the whole suite: small processes, no network, shapes of public ops checked."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -25,6 +26,10 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell without job control starts background commands so, and their children inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

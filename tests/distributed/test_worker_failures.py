@@ -121,5 +121,7 @@ def test_a_failure_elsewhere_ends_a_wait_and_is_named_first(make_group):
 
     # Closing a group ends the waits for it.
     threading.Timer(0.5, slow.close).start()
-    with pytest.raises(WorkerFailure, match="was closed before 'sleep' was answered"):
+    # On a busy machine the end of the process may be seen before the end of the wait.
+    ended = "was closed before 'sleep' was answered|was ended by the controller"
+    with pytest.raises(WorkerFailure, match=ended):
         slow.run("sleep", 60)
