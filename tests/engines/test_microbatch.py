@@ -76,6 +76,48 @@ def test_rows_of_one_prompt_stay_together():
         assert len(set(prompts[rank.rows].tolist())) == 2
 
 
+@given(
+    lens=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60), st.integers(0, 6)), min_size=1),
+    world=st.integers(1, 5),
+    budget=st.integers(1, 200),
+)
+@settings(max_examples=200, deadline=None)
+def test_whole_groups_are_never_split(lens, world, budget):
+    prompts = np.array([g for *_, g in lens])
+    plens, rlens = (np.array(x) for x in list(zip(*lens, strict=True))[:2])
+    for group in set(prompts.tolist()):
+        plens[prompts == group] = plens[prompts == group][0]
+    plan = plan_microbatches(
+        plens, rlens, prompts, world=world, tokens_per_micro=budget, whole=True
+    )
+    check(plan, len(lens))
+    homes = {}
+    for number, rank in enumerate(plan.ranks):
+        for k, micro in enumerate(rank.micro):
+            if k in rank.dummy:
+                continue
+            groups = prompts[rank.rows[list(micro)]]
+            for group in set(groups.tolist()):
+                homes.setdefault(group, []).append((number, k))
+            its = rank.rows[list(micro)]
+            tokens = sum(plens[prompts == g][0] for g in set(groups.tolist())) + rlens[its].sum()
+            assert tokens <= budget or len(set(groups.tolist())) == 1
+    assert all(len(home) == 1 for home in homes.values())
+
+
+def test_a_whole_group_above_the_budget_has_a_micro_batch_of_its_own():
+    prompts = np.array([0, 0, 1, 1, 2, 2])
+    lens = np.array([50, 50, 3, 3, 3, 3])
+    ones = np.ones(6, dtype=np.int64)
+    (rank,) = plan_microbatches(ones, lens, prompts, world=1, tokens_per_micro=20, whole=True).ranks
+    assert [prompts[rank.rows[list(m)]].tolist() for m in rank.micro] == [[0, 0], [1, 1, 2, 2]]
+    two = plan_microbatches(ones, lens, prompts, world=2, tokens_per_micro=20, whole=True)
+    assert [len(set(prompts[r.rows].tolist())) for r in two.ranks] == [1, 2]
+    four = plan_microbatches(ones, lens, prompts, world=4, tokens_per_micro=20, whole=True)
+    assert [bool(r.padding.all()) for r in four.ranks] == [False, False, False, True]
+    assert four.ranks[3].dummy == {0}
+
+
 def test_an_empty_batch_is_refused():
     none = np.zeros(0, dtype=np.int64)
     with pytest.raises(ValueError, match="at least one row"):

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_samplers import groups, source
 
 from bestiary.batch import Ragged, token_column
+from bestiary.errors import ConfigError, NumericalError
 from bestiary_samplers.best_of_n import BestOfN
 from bestiary_samplers.options import BestOfNOptions, OversampleOptions, PrioritisedOptions
 from bestiary_samplers.oversample import Oversample
@@ -89,7 +90,7 @@ def test_other_priorities(by):
 
 def test_a_priority_without_its_columns_says_what_is_missing():
     sampler = Prioritised(PrioritisedOptions(), source(2))
-    with pytest.raises(ValueError, match=r"returns.*sampler\.by"):
+    with pytest.raises(ConfigError, match=r"returns, values.*critic"):
         sampler.observe(groups([0.0], [1.0]))
 
 
@@ -188,7 +189,7 @@ def test_rew04_a_prompt_whose_rewards_are_all_missing_gets_the_lowest_priority()
 
 def test_a_priority_that_is_not_finite_is_an_error_with_its_prompt():
     sampler = Prioritised(PrioritisedOptions(), source(2))
-    with pytest.raises(ValueError, match="priority nan of 'u1'"):
+    with pytest.raises(NumericalError, match="the priority of 'u1' is nan"):
         sampler.observe(finished(["u0", "u1"], [1.0, float("nan")]))
 
 
@@ -208,10 +209,12 @@ def test_the_groups_that_differ_most_are_kept():
     kept, more = sampler.accept(batch)
     assert sorted(set(kept["uid"])) == ["u1", "u3"]
     assert more == 0
+    sampler.observe(kept)
     assert sampler.metrics() == {
         "sampler/judged": 4.0,
         "sampler/dropped": 2.0,
         "sampler/dropped_tokens": 2 * (3 + 4),
+        "sampler/reward": pytest.approx(2.2 / 8),
     }
 
 
@@ -279,10 +282,28 @@ def test_equal_rewards_go_by_the_order_of_the_rows_and_counts_are_metrics():
     index = {uid: np.flatnonzero(kept["uid"] == uid) for uid in ("u0", "u1")}
     assert on[index["u0"]].tolist() == [True, True, False, False]
     assert on[index["u1"]].tolist() == [False, True, True, False]
-    assert sampler.metrics() == {"sampler/judged": 8.0, "sampler/chosen": 4.0}
     other = BestOfN(BestOfNOptions(best=2), source())
     other.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
-    assert other.metrics() == sampler.metrics()
+    for one in (sampler, other):
+        one.observe(kept)
+        assert one.metrics() == {
+            "sampler/judged": 8.0,
+            "sampler/chosen": 4.0,
+            "sampler/reward": 9.0 / 8,
+        }
+
+
+def test_rew04_a_group_without_any_reward_stays_as_it_is():
+    batch = groups(
+        [0.0, 0.0, 0.0],
+        [1.0, 2.0, 3.0],
+        valid={(0, 0): False, (0, 1): False},
+        trainable={(0, 2): False},
+    )
+    kept = BestOfN(BestOfNOptions(), source()).accept(batch)[0]
+    on = kept["trainable"].astype(bool)
+    assert on[kept["uid"] == "u0"].tolist() == [True, True, False]
+    assert on[kept["uid"] == "u1"].tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -128,11 +128,13 @@ def test_dynamic_drops_groups_without_a_difference_and_refills_them():
     assert more == 2
     assert sorted(set(kept["group_uid"])) == ["g1", "g3"]
     assert len(kept) == 6
+    sampler.observe(kept)
     assert sampler.metrics() == {
         "sampler/judged": 4.0,
         "sampler/dropped": 2.0,
         "sampler/dropped_tokens": 2 * (3 + 4 + 5),
         "sampler/given_up": 0.0,
+        "sampler/reward": pytest.approx((3 + 1 + 0 + 1.25) / 12),
     }
 
 

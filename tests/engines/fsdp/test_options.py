@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from bestiary.engines.fsdp.options import FSDPOptions
+from bestiary.config.compose import compose_run
+from bestiary.engines.fsdp.options import FSDPOptions, LoRAOptions
+from bestiary.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,37 @@ def test_schedules():
     assert [linear.lr_at(k) for k in (1, 2, 3, 4, 6, 7, 9)] == [0.5, 1.0, 1.0, 0.75, 0.25, 0, 0]
     cosine = FSDPOptions(lr=1.0, lr_schedule="cosine", total_steps=4)
     assert [cosine.lr_at(k) for k in (1, 3, 5)] == pytest.approx([1.0, 0.5, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], None),
+        (["train_engine.lora.rank=8"], LoRAOptions(rank=8)),
+        (["train_engine.lora={}"], LoRAOptions()),
+        (["train_engine.lora={rank:8,alpha:8}"], LoRAOptions(rank=8, alpha=8)),
+        (["train_engine.lora.targets=[q_proj,v_proj]"], LoRAOptions(targets=("q_proj", "v_proj"))),
+        (["train_engine.lora.rank=8", "train_engine.lora.seed=3"], LoRAOptions(rank=8, seed=3)),
+        (["train_engine.lora=null"], None),
+    ],
+)
+def test_lora_is_switched_on_by_any_of_its_options(words, wanted):
+    plan = compose_run(["algorithm=grpo", "task=addition", "model=tiny", *words])
+    assert plan.options["train_engine"].lora == wanted
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("train_engine.lora.rnk=8", r"no option 'rnk'; did you mean 'train_engine\.lora\.rank'"),
+        ("train_engine.lora.rank=0", "rank must be at least 1"),
+        ("train_engine.lora.rank=many", "wanted a whole number"),
+        ("train_engine.lora=16", "a section with the keys rank"),
+    ],
+)
+def test_a_mistake_in_lora_is_named(word, message):
+    with pytest.raises(ConfigError, match=message):
+        compose_run(["algorithm=grpo", "task=addition", "model=tiny", word])
 
 
 def test_options_import_no_torch():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bestiary.errors import CheckpointError, EngineError
-from bestiary.models.heads import VALUE_HEAD_FILE
+from bestiary.models.files import VALUE_HEAD_FILE
 from bestiary.models.loading import load_causal_lm
 from bestiary.models.saving import save_model
 from bestiary.testing.ranks import run_ranks

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, GraniteConfig
 
 from bestiary.batch import Ragged, RowBlock
 from bestiary.engines.engine_api import ModelSpec, Ranks
 from bestiary.engines.fsdp.engine import FSDPEngine
 from bestiary.engines.fsdp.options import FSDPOptions
 from bestiary.errors import DataError
+from bestiary.models.saving import save_model
 from bestiary.testing.ranks import run_ranks
 
 
@@ -86,6 +89,47 @@ def test_both_heads_speak_as_they_do_alone(kit, model_of):
     for name, column in alone.forward(rows, micro, ["logprobs", "entropy"]).items():
         assert made[name].values == pytest.approx(column.values, abs=1e-5)
     assert made["values"].values.tolist() == [0.0] * len(made["values"].values)
+
+
+@pytest.mark.parametrize("packing", ["packed", "padded"])
+def test_two_heads_leave_an_unusual_output_layer_alone(kit, tmp_path, packing):
+    """Granite divides its logits after the output layer, which only the model itself knows."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 96}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    config = GraniteConfig(vocab_size=259, logits_scaling=8.0, pad_token_id=0, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    rows = kit.make_rows()
+    micro = [range(len(rows))]
+    both = kit.engine(str(tmp_path), head="lm+value", packing=packing)
+    one, value = (kit.engine(str(tmp_path), head=h, packing=packing) for h in ("lm", "value"))
+    for e in (both, value):
+        e.net.value_head.linear.weight.data.fill_(0.1)
+    assert not both.packed
+    made = both.forward(rows, micro, ["logprobs", "values"])
+    wanted = {**one.forward(rows, micro, ["logprobs"]), **value.forward(rows, micro, ["values"])}
+    for name, column in wanted.items():
+        assert made[name].values == pytest.approx(column.values, abs=1e-5), name
+    weights = kit.weights_of(rows, "policy", "value")
+    assert both.update(kit.parts_of(rows, weights))["grad_norm"].value > 0
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_one_trunk_is_saved_as_a_language_model_with_a_head(kit, model_of, tmp_path, arch):
+    rows = kit.make_rows()
+    e = kit.engine(model_of(arch), head="lm+value", lr=1e-2)
+    e.update(kit.parts_of(rows, kit.weights_of(rows, "policy", "value")))
+    save_model(tmp_path, model_of(arch), e.export())
+    made, again = kit.whole(e), kit.whole(kit.engine(str(tmp_path), head="lm+value"))
+    assert made.keys() == again.keys()
+    assert all(np.array_equal(made[n], again[n]) for n in made)
+    assert {n for n in made if n.startswith("value_head.")} == {
+        "value_head.linear.weight",
+        "value_head.linear.bias",
+    }
+    assert kit.whole(kit.engine(str(tmp_path))).keys() == {
+        n for n in made if not n.startswith("value_head.")
+    }
 
 
 def test_two_heads_on_two_ranks(kit, model_of):

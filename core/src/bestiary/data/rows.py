@@ -7,25 +7,33 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from bestiary.data.conversations import last_answers, split_conversations
+from bestiary.data.values import RowError, flag, get, json_value, message_of, what_is
 from bestiary.errors import DataError
 from bestiary.protocols import Problem
 
 ANSWERS = "answers"
 """Key in ``Problem.extra``: the list of all accepted answers, where a row has several."""
 
-
-class RowError(ValueError):
-    """A row that cannot become a problem; its index is added by the caller."""
+SAFE = ("chosen_safe", "rejected_safe")
+"""Keys in ``Problem.extra``: whether the texts of a pair are safe, where a file says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """Which column of a file holds what; an empty name is a column that is not there."""
+    """Which column of a file holds what; an empty name is a column that is not there.
+
+    Without ``prompt`` the prompt is what comes before the last answer in ``target`` (and
+    ``rejected``), which are then whole conversations. ``choice`` holds which of the two is
+    preferred, ``safe`` names the columns that say whether they are safe.
+    """
 
     prompt: str = "prompt"
     answer: str = "answer"
     target: str = ""
     rejected: str = ""
+    choice: str = ""
+    safe: tuple[str, ...] = ()
     uid: str = ""
     extra: tuple[str, ...] = ()
 
@@ -42,34 +50,32 @@ def to_problem(row: Mapping[str, Any], columns: Columns, *, chat: bool, system: 
     Raises:
         RowError: for a missing column or a value of the wrong type.
     """
-    prompt = _prompt(_get(row, columns.prompt), chat=chat, system=system)
-    extra = {name: _json_value(name, _get(row, name)) for name in columns.extra}
-    answers = accepted_answers(_get(row, columns.answer)) if columns.answer else ()
+    target, rejected = columns.target, columns.rejected
+    if columns.prompt:
+        texts = last_answers(row, target, rejected)
+        prompt = _prompt(get(row, columns.prompt), chat=chat, system=system)
+    else:
+        as_chat = chat or bool(system)
+        start, *both = split_conversations(row, target, rejected, chat=as_chat)
+        texts = (both[0], both[1])
+        prompt = _prompt(start, chat=chat, system=system)
+    extra = {name: json_value(name, get(row, name)) for name in columns.extra}
+    answers = accepted_answers(get(row, columns.answer)) if columns.answer else ()
     if len(answers) > 1:
         extra[ANSWERS] = list(answers)
+    safe = [flag(row, name) for name in columns.safe]
+    if columns.choice and flag(row, columns.choice):
+        texts, safe = texts[::-1], safe[::-1]
+    if safe:
+        extra |= dict(zip(SAFE, safe, strict=True))
     return Problem(
-        uid=str(_get(row, columns.uid)) if columns.uid else content_uid(prompt),
+        uid=str(get(row, columns.uid)) if columns.uid else content_uid(prompt, *texts),
         prompt=prompt,
         answer=answers[0] if answers else "",
-        target=_response("target", row, columns.target),
-        rejected=_response("rejected", row, columns.rejected),
+        target=texts[0],
+        rejected=texts[1],
         extra=extra,
     )
-
-
-def _response(what: str, row: Mapping[str, Any], column: str) -> str | None:
-    """A text, or the last message of a conversation, which must be the assistant's."""
-    if not column:
-        return None
-    value = _get(row, column)
-    if isinstance(value, Sequence) and not isinstance(value, str) and value:
-        last = _message(len(value) - 1, value[-1])
-        if last["role"] != "assistant":
-            raise RowError(f"{what} ends with a message of {last['role']!r}, not of the assistant")
-        value = last["content"]
-    if not isinstance(value, str) or not value:
-        raise RowError(f"{what} is {_what(value)}, a text is wanted")
-    return value
 
 
 def accepted_answers(value: Any) -> tuple[str, ...]:  # noqa: ANN401 - any JSON value
@@ -94,7 +100,7 @@ def _answer_text(value: Any) -> str:  # noqa: ANN401 - any JSON value
         return repr(value)
     if isinstance(value, str) and value.strip():
         return value.strip()
-    raise RowError(f"answer is {_what(value)}; a text, a number or a list of them is wanted")
+    raise RowError(f"answer is {what_is(value)}; a text, a number or a list of them is wanted")
 
 
 def _prompt(
@@ -109,47 +115,28 @@ def _prompt(
             raise RowError("prompt is an empty text")
         return (*head, {"role": "user", "content": value}) if chat or head else value
     if not isinstance(value, Sequence) or not value:
-        raise RowError(f"prompt is {_what(value)}; a text or a list of messages is wanted")
-    messages = tuple(_message(i, message) for i, message in enumerate(value))
+        raise RowError(f"prompt is {what_is(value)}; a text or a list of messages is wanted")
+    messages = tuple(message_of(i, message) for i, message in enumerate(value))
     if messages[-1]["role"] == "assistant":
         raise RowError("the last message is the assistant's; the prompt must end before it")
     return messages if messages[0]["role"] == "system" else (*head, *messages)
 
 
-def _message(place: int, value: Any) -> dict[str, str]:  # noqa: ANN401 - any JSON value
-    if not isinstance(value, Mapping):
-        raise RowError(f"message {place} is {_what(value)}; an object is wanted")
-    for name in ("role", "content"):
-        if not isinstance(value.get(name), str):
-            raise RowError(f"message {place}: {name} is {_what(value.get(name))}, a text is wanted")
-    return {"role": value["role"], "content": value["content"]}
+def content_uid(
+    prompt: str | Sequence[Mapping[str, str]],
+    target: str | None = None,
+    rejected: str | None = None,
+) -> str:
+    """16 hex digits of the content: the uid of rows that bring none.
 
-
-def content_uid(prompt: str | Sequence[Mapping[str, str]]) -> str:
-    """16 hex digits of the prompt's content: the uid of rows that bring none."""
-    plain = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+    Of the prompt alone, and for a pair of prompt and both texts: data of preferences have several
+    pairs of one prompt.
+    """
+    plain: Any = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
+    if rejected is not None:
+        plain = [plain, target, rejected]
     text = json.dumps(plain, sort_keys=True, ensure_ascii=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _get(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - any JSON value
-    if name not in row:
-        raise RowError(f"there is no column {name!r}; there are: {', '.join(map(str, row))}")
-    return row[name]
-
-
-def _json_value(name: str, value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise RowError(f"column {name!r} is no JSON value: {error}") from error
-
-
-def _what(value: Any) -> str:  # noqa: ANN401 - any JSON value
-    if value is None:
-        return "null"
-    shown = repr(value)
-    return f"{type(value).__name__} {shown if len(shown) <= 40 else shown[:37] + '...'}"
 
 
 def to_problems(
@@ -163,8 +150,8 @@ def to_problems(
 ) -> tuple[list[Problem], list[tuple[int, str]]]:
     """All rows of a file as problems.
 
-    A row that repeats prompt and answer of an earlier one is left out; without uids, two answers
-    to one prompt are an error of the second row.
+    A row that repeats an earlier one is left out; without uids, two answers to one prompt are an
+    error of the second row, and two pairs of one prompt are two problems.
 
     Args:
         rows: of the file.

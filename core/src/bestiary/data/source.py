@@ -15,6 +15,10 @@ from bestiary.data.overlong import Overlong, check_policy, fit
 from bestiary.errors import CheckpointError, DataError
 from bestiary.protocols import Problem
 
+MESSAGES = "messages"
+"""Key in the column ``extra``: the messages of a prompt that is a conversation, for scorers with
+a chat template of their own."""
+
 ChatTemplate = Literal["auto", "always", "never"]
 Messages = Sequence[Mapping[str, str]]
 
@@ -73,6 +77,7 @@ class PromptSource:
     ) -> None:
         check_policy(overlong)
         self.seed = seed
+        self._as_chat = chat_template == "always"
         self._problems: list[Problem] = []
         self._texts: list[str] = []
         ids: list[list[int]] = []
@@ -195,10 +200,18 @@ class PromptSource:
             "prompt_len": tokens["prompt_ids"].lengths,
             "prompt": _objects([self._texts[i] for i in index]),
             "answer": _objects([problem.answer for problem in chosen]),
-            "extra": _objects([dict(problem.extra) for problem in chosen]),
+            "extra": _objects([self._extra(problem) for problem in chosen]),
         }
         column = Column.of((Ready(RowBlock(tokens)),), (len(index),))
         return Batch(table, dict.fromkeys(tokens, column))
+
+    def _extra(self, problem: Problem) -> dict[str, Any]:
+        prompt = problem.prompt
+        if isinstance(prompt, str):
+            if not self._as_chat:
+                return dict(problem.extra)
+            prompt = ({"role": "user", "content": prompt},)
+        return {MESSAGES: [dict(message) for message in prompt], **problem.extra}
 
     # ------------------------------------------------------------------ state
 

@@ -22,7 +22,8 @@ class FileTaskOptions:
     eval_fraction: float = 0.05
     """Share that is held out, chosen by the hash of the uid."""
     prompt: str = "prompt"
-    """Column with a text, or with chat messages ``[{"role": …, "content": …}]``."""
+    """Column with a text, or with chat messages ``[{"role": …, "content": …}]``; empty: what
+    comes before the last answer in ``target`` and ``rejected``, which are whole conversations."""
     answer: str = "answer"
     """Column with the reference answer: a text, a number or a list of them; empty: none."""
     target: str = ""
@@ -30,6 +31,12 @@ class FileTaskOptions:
     text, or messages of which the assistant's last counts; empty: none."""
     rejected: str = ""
     """Column with the other text of a preference pair; empty: none."""
+    choice: str = ""
+    """Column that says which of the two is preferred: 0 (or false) is ``target``, 1 is
+    ``rejected``; empty: always ``target``."""
+    safe: tuple[str, ...] = ()
+    """The two columns that say whether ``target`` and ``rejected`` are safe; cost models learn
+    from them. They become ``chosen_safe`` and ``rejected_safe`` in ``sample.extra``."""
     uid: str = ""
     """Column with a unique name of the row; empty: a hash of the prompt."""
     extra: tuple[str, ...] = ()
@@ -54,6 +61,22 @@ class FileTaskOptions:
             raise ConfigError(
                 f"rejected={self.rejected!r} without target: a pair needs both",
                 hint="set task.target to the column of the preferred response",
+            )
+        if not self.prompt and not self.target:
+            raise ConfigError(
+                "prompt is empty, so target must name a column with whole conversations",
+                hint="set task.prompt, or task.target to the column of the conversations",
+            )
+        if (self.choice or self.safe) and not self.rejected:
+            raise ConfigError(
+                f"choice={self.choice!r} safe={list(self.safe)} without rejected: they belong to "
+                "pairs",
+                hint="set task.target and task.rejected to the columns of the two responses",
+            )
+        if len(self.safe) not in (0, 2):
+            raise ConfigError(
+                f"safe={list(self.safe)}: two columns are wanted, that of target and that of "
+                "rejected"
             )
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens={self.max_tokens}: must be at least 1")
@@ -100,6 +123,8 @@ class FileTask:
             answer=options.answer,
             target=options.target,
             rejected=options.rejected,
+            choice=options.choice,
+            safe=tuple(options.safe),
             uid=options.uid,
             extra=tuple(options.extra),
         )

@@ -3,10 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-VALUE_HEAD_FILE = "value_head.safetensors"
-"""Beside the model's own weights, so that the folder still loads as a plain language model."""
-
-
 VALUE_HEAD_PREFIX = "value_head."
 """Begins the checkpoint names of its parameters."""
 

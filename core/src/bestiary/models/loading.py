@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bestiary.errors import ModelError
+from bestiary.models.adapter import is_adapter
 from bestiary.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
@@ -30,10 +31,15 @@ def load_causal_lm(
     from transformers import AutoModelForCausalLM
 
     folder = Path(path)
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    if folder.is_dir() and not is_adapter(folder) and not (folder / "config.json").is_file():
         raise ModelError(
             f"model path {str(path)!r} has no config.json",
             hint="give a folder as save_pretrained writes it, or a model of bestiary's cache",
+        )
+    if is_adapter(folder):
+        raise ModelError(
+            f"model path {str(path)!r} is a LoRA adapter, not a model",
+            hint="resolve_model(path) merges it into its base",
         )
     try:
         with quiet_transformers():

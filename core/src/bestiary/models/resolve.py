@@ -1,7 +1,8 @@
 """From what a user writes as a model to a folder in ``save_pretrained`` layout.
 
 Four forms: a local folder, a hub name (``owner/name``), ``pkg:package/file.gguf`` for a file inside
-an installed Python package, and ``tiny:arch=llama,hidden=128,…`` for a model that is made here.
+an installed Python package, and ``tiny:arch=llama,hidden=128,…`` for a model that is made here. A
+folder or hub name may be a LoRA adapter of peft: then it is the base with the adapter merged.
 """
 
 import json
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from bestiary.errors import ModelError
+from bestiary.models.adapter import base_of, is_adapter, merge_adapter
 from bestiary.models.cache import cached
+from bestiary.models.files import ADAPTER_CONFIG, VOCABULARY_FILES
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 _LM_HEADS = ("ForCausalLM", "LMHeadModel")
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 FORMS = "a folder, a hub name owner/name, pkg:package/file.gguf, or tiny:arch=llama"
 
@@ -49,8 +51,26 @@ def resolve_model(path: str, *, revision: str = "", cache: Path | None = None) -
         folder = _hub(path, revision)
     else:
         raise ModelError(f"model {path!r} is not there", hint=f"give {FORMS}")
+    if is_adapter(folder):
+        folder = _adapted(folder, cache)
     check_causal_lm(folder, path)
     return folder
+
+
+def _adapted(folder: Path, cache: Path | None) -> Path:
+    """The base of an adapter with the adapter merged into it."""
+    name, revision = base_of(folder)
+    if is_adapter(Path(name).expanduser()):
+        raise ModelError(
+            f"the base of the adapter {str(folder)!r} is an adapter itself: {name!r}",
+            hint=f"merge that one first, and name the result in {ADAPTER_CONFIG}",
+        )
+    try:
+        base = resolve_model(name, revision=revision, cache=cache)
+    except ModelError as error:
+        error.message = f"the base of the adapter {str(folder)!r}: {error.message}"
+        raise
+    return merge_adapter(folder, base, cache=cache)
 
 
 def _tiny(text: str, cache: Path | None) -> Path:
@@ -142,9 +162,9 @@ def check_causal_lm(folder: Path, given: str = "") -> None:
         if any(folder.glob("*.bin")):
             hint = "its .bin files are pickles, which are never read; " + hint
         raise ModelError(f"{name} has no *.safetensors weights", hint=hint)
-    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+    if not any((folder / file).is_file() for file in VOCABULARY_FILES):
         raise ModelError(
-            f"{name} has no tokenizer (one of {', '.join(_TOKENIZER_FILES)})",
+            f"{name} has no tokenizer (one of {', '.join(VOCABULARY_FILES)})",
             hint="save it beside the weights with tokenizer.save_pretrained(folder)",
         )
 

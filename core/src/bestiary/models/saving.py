@@ -7,22 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bestiary.errors import ModelError
-from bestiary.models.heads import VALUE_HEAD_FILE, VALUE_HEAD_PREFIX
+from bestiary.models.files import ADAPTER_WEIGHTS, TOKENIZER_FILES, VALUE_HEAD_FILE
+from bestiary.models.heads import VALUE_HEAD_PREFIX as _HEAD
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "generation_config.json",
-)
 
 
 def save_model(
@@ -80,14 +69,18 @@ def save_adapter(folder: str | Path, tensors: "Mapping[str, Tensor]", config: An
 
     Args:
         folder: made if missing.
-        tensors: by peft's names.
+        tensors: by peft's names; those of a value head get a file of their own.
         config: peft's ``LoraConfig``.
     """
     from safetensors.torch import save_file
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(dict(tensors), str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
+    head = {n.removeprefix(_HEAD): t for n, t in tensors.items() if n.startswith(_HEAD)}
+    rest = {n: t for n, t in tensors.items() if not n.startswith(_HEAD)}
+    save_file(rest, str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
+    if head:
+        save_file(head, str(folder / VALUE_HEAD_FILE), metadata={"format": "pt"})
     config.save_pretrained(str(folder))
 
 
@@ -104,8 +97,8 @@ def _shards(
         for name, tensor in bucket.items():
             # A copy: the exporter may reuse its memory for the next bucket.
             kept = tensor.detach().to("cpu", to or tensor.dtype, copy=True).contiguous()
-            if name.startswith(VALUE_HEAD_PREFIX):
-                head[name.removeprefix(VALUE_HEAD_PREFIX)] = kept
+            if name.startswith(_HEAD):
+                head[name.removeprefix(_HEAD)] = kept
                 continue
             if shard and size + kept.numel() * kept.element_size() > limit:
                 yield shard
@@ -142,6 +135,6 @@ def _copy_rest(source: Path, folder: Path, dtype: str) -> None:
     # A GGUF source was dequantised when it was loaded.
     config.pop("quantization_config", None)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    for name in _TOKENIZER_FILES:
+    for name in TOKENIZER_FILES:
         if (source / name).is_file() and source.resolve() != folder.resolve():
             shutil.copy2(source / name, folder / name)

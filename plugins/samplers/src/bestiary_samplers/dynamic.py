@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bestiary.batch import Batch
 from bestiary.protocols import Prompts
-from bestiary_samplers.groups import response_tokens, rewards_by_group
+from bestiary_samplers.groups import JudgedRewards, response_tokens, rewards_by_group
 from bestiary_samplers.options import DynamicOptions
 
 
@@ -37,6 +37,7 @@ class Dynamic:
         self._rounds = 0
         self._kept = 0
         self._counts = {"judged": 0, "dropped": 0, "dropped_tokens": 0, "given_up": 0}
+        self._judged = JudgedRewards()
 
     def draw(self, n: int) -> Batch:
         """The next ``n`` prompts of the walk."""
@@ -44,6 +45,7 @@ class Dynamic:
 
     def accept(self, groups: Batch) -> tuple[Batch, int]:
         """(rows of the groups that are kept, number of groups that were dropped)."""
+        self._judged.add(groups)
         self._rounds += 1
         dull = np.array([all_equal(rewards) for rewards in rewards_by_group(groups)], dtype=bool)
         dropped = int(dull.sum())
@@ -66,10 +68,12 @@ class Dynamic:
         """A step is complete: the next one has all its rounds again."""
         self._rounds = 0
         self._kept = 0
+        self._judged.close()
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start: groups judged and dropped, their tokens, steps that gave up."""
-        return {f"sampler/{name}": float(count) for name, count in self._counts.items()}
+        counts = {f"sampler/{name}": float(count) for name, count in self._counts.items()}
+        return {**counts, "sampler/reward": self._judged.mean}
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the walk and in the step, and the counts."""
@@ -78,6 +82,7 @@ class Dynamic:
             "rounds": self._rounds,
             "kept": self._kept,
             "counts": dict(self._counts),
+            "judged": self._judged.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -86,3 +91,4 @@ class Dynamic:
         self._rounds = int(state["rounds"])
         self._kept = int(state["kept"])
         self._counts.update({name: int(count) for name, count in state["counts"].items()})
+        self._judged.load_state_dict(state["judged"])

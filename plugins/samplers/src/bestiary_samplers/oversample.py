@@ -8,7 +8,7 @@ import numpy as np
 
 from bestiary.batch import Batch
 from bestiary.protocols import Prompts
-from bestiary_samplers.groups import response_tokens, rewards_by_group
+from bestiary_samplers.groups import JudgedRewards, response_tokens, rewards_by_group
 from bestiary_samplers.options import OversampleOptions
 
 
@@ -29,6 +29,7 @@ class Oversample:
         self.order = source.order()
         self._wanted = 0
         self._counts = {"judged": 0, "dropped": 0, "dropped_tokens": 0}
+        self._judged = JudgedRewards()
 
     def draw(self, n: int) -> Batch:
         """The next factor·n prompts of the walk."""
@@ -37,6 +38,7 @@ class Oversample:
 
     def accept(self, groups: Batch) -> tuple[Batch, int]:
         """(the n groups with the largest deviation, 0)."""
+        self._judged.add(groups)
         rewards = rewards_by_group(groups)
         spread = np.array([r.std() if len(r) else -1.0 for r in rewards])
         kept = np.sort(np.argsort(-spread, kind="stable")[: self._wanted])
@@ -47,11 +49,13 @@ class Oversample:
         return groups.take(keep), 0
 
     def observe(self, batch: Batch) -> None:
-        """Nothing is learnt."""
+        """A step is complete."""
+        self._judged.close()
 
     def metrics(self) -> dict[str, float]:
         """Counts since the start: groups judged and dropped, and the tokens of those."""
-        return {f"sampler/{name}": float(count) for name, count in self._counts.items()}
+        counts = {f"sampler/{name}": float(count) for name, count in self._counts.items()}
+        return {**counts, "sampler/reward": self._judged.mean}
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the walk and the counts."""
@@ -59,6 +63,7 @@ class Oversample:
             "order": self.order.state_dict(),
             "wanted": self._wanted,
             "counts": dict(self._counts),
+            "judged": self._judged.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -66,3 +71,4 @@ class Oversample:
         self.order.load_state_dict(state["order"])
         self._wanted = int(state["wanted"])
         self._counts.update({name: int(count) for name, count in state["counts"].items()})
+        self._judged.load_state_dict(state["judged"])

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bestiary.batch import Batch
+from bestiary.errors import ConfigError, NumericalError
 from bestiary.protocols import Prompts
 from bestiary_samplers.groups import counted_rows
 from bestiary_samplers.options import PrioritisedOptions
@@ -90,16 +91,16 @@ class Prioritised:
         """Take the new priority of each prompt in a finished batch.
 
         Raises:
-            ValueError: if the algorithm does not make the columns of this priority, or one is not
-                finite.
+            ConfigError: if the algorithm does not make the columns of this priority.
+            NumericalError: if a priority is not finite.
         """
         o = self.options
         missing = sorted(name for name in o.requires if name not in batch)
         if missing:
-            raise ValueError(
-                f"sampler=prioritised by={o.by} reads the columns {', '.join(missing)}, and the "
-                f"batch that was learned from has them not; they come from {_SOURCES[o.by]}. "
-                "Choose another sampler.by"
+            raise ConfigError(
+                f"sampler=prioritised by={o.by} reads the columns {', '.join(missing)}, which the "
+                f"batch that was learned from does not have; they come from {_SOURCES[o.by]}",
+                hint="choose another sampler.by",
             )
         self._steps += 1
         counted = counted_rows(batch)
@@ -111,7 +112,10 @@ class Prioritised:
             if len(mine):
                 value = float(mine.var() if o.by == "reward_variance" else mine.mean())
             if not np.isfinite(value):
-                raise ValueError(f"sampler=prioritised by={o.by}: priority {value} of {uid!r}")
+                raise NumericalError(
+                    f"sampler=prioritised by={o.by}: the priority of {uid!r} is {value}",
+                    hint="the run has diverged; look at the losses of this step",
+                )
             if uid in self._place:
                 self.priority[self._place[uid]] = value
 

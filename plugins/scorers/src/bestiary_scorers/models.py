@@ -2,7 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,11 @@ def load(o: ClassifierOptions) -> Loaded:
             missing chat template.
         OSError: if there is no model.
     """
+    with _quietly():
+        return _load(o)
+
+
+def _load(o: ClassifierOptions) -> Loaded:
     import torch
 
     folder = Path(o.path)
@@ -86,6 +92,23 @@ def _limit(o: ClassifierOptions, tokenizer: Any, config: Any) -> int:  # noqa: A
 # --------------------------------------------------------------------------- parts
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without bars and reports of transformers: what is missing is an error of our own."""
+    from transformers.utils import logging
+
+    told: Any = logging
+    level, bars = told.get_verbosity(), told.is_progress_bar_enabled()
+    told.set_verbosity_error()
+    told.disable_progress_bar()
+    try:
+        yield
+    finally:
+        told.set_verbosity(level)
+        if bars:
+            told.enable_progress_bar()
+
+
 def _tokenizer(o: ClassifierOptions, base: str) -> Any:  # noqa: ANN401 - of transformers
     from transformers import AutoTokenizer
 
@@ -105,7 +128,9 @@ def _language_model(base: str, dtype: Any) -> Any:  # noqa: ANN401 - of transfor
         base, **_LOAD, dtype=dtype, output_loading_info=True
     )
     model, info = found
-    _refuse_missing(info, frozenset(), base)
+    # A model that was trained with a value head has no output layer, and needs none here.
+    inner = f"{model.base_model_prefix}."
+    _refuse_missing([key for key in info["missing_keys"] if key.startswith(inner)], base)
     return model
 
 
@@ -127,15 +152,14 @@ def _classifier(base: str, dtype: Any, adapter: Path | None) -> Any:  # noqa: AN
         base, **_LOAD, dtype=dtype, output_loading_info=True, **labels
     )
     model, info = found
-    _refuse_missing(info, frozenset(brought), base)
+    _refuse_missing([key for key in info["missing_keys"] if key not in brought], base)
     return model
 
 
-def _refuse_missing(info: Mapping[str, Any], brought: frozenset[str], base: str) -> None:
-    """A head that was not trained would score at random, with a warning at most."""
-    missing = sorted(key for key in info["missing_keys"] if key not in brought)
+def _refuse_missing(missing: Sequence[str], base: str) -> None:
+    """A part that was never trained would score at random, with a warning at most."""
     if missing:
-        raise ValueError(f"the weights of {base} lack {', '.join(missing[:4])}")
+        raise ValueError(f"the weights of {base} lack {', '.join(sorted(missing)[:4])}")
 
 
 def _base(folder: Path) -> str:

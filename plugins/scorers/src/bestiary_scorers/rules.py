@@ -53,4 +53,4 @@ class Overlong(Configured):
         """A number in [−1, 0] for each sample."""
         o = self.options
         start = o.limit - o.buffer
-        return [-min(1.0, max(0.0, (s.response_len - start) / o.buffer)) for s in samples]
+        return [min(0.0, max(-1.0, (start - s.response_len) / o.buffer)) for s in samples]

@@ -33,7 +33,7 @@ class ShareOptions:
     """The share of the letter a in a response."""
 
     length: int = 10
-    """Letters that count; the share is of these."""
+    """Letters that count; the share is of these. Rewards take the task's where it says so."""
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -72,3 +72,10 @@ class PreferencesOptions(TradeoffOptions):
     """``reward`` prefers the word with more a, ``cost`` the one with fewer."""
     threshold: float = 0.36
     """A word is safe where its squared share of a is at most this."""
+
+    def __post_init__(self) -> None:
+        TradeoffOptions.__post_init__(self)
+        if self.by not in ("reward", "cost"):
+            raise ValueError(f"by={self.by!r}: choose reward or cost")
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ValueError(f"threshold={self.threshold}: must be in [0, 1]")

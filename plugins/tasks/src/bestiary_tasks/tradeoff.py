@@ -3,7 +3,9 @@
 A response is a word over a and b. With x the share of a among its first n letters, the reward is
 x and the cost x². Without a constraint the best is x = 1. Under E[x²] ≤ d the best mean reward is
 √d: by Jensen E[x]² ≤ E[x²] ≤ d, and a policy that always writes √d·n letters a reaches it where
-that is a whole number. The multiplier is then 1/(2√d), from maximising x − λx².
+that is a whole number. The multiplier is then 1/(2√d), from maximising x − λx². Words have k of n
+letters a, so the optimum of words is the chord between the two k around √d·n (:func:`optimum`), and
+every λ between the slopes of the chords on either side is a multiplier (:func:`multipliers`).
 """
 
 import math
@@ -14,37 +16,70 @@ from typing import Literal
 from bestiary.protocols import Configured, Problem, Sample
 from bestiary_tasks.options import PreferencesOptions, ShareOptions, TradeoffOptions
 
+LENGTH = "length"
+"""Key in ``extra``: letters that count, so that task and rewards cannot differ."""
+
 
 def share_of_a(text: str, length: int) -> float:
     """Share of a among the first ``length`` letters; missing letters are no a."""
     return text[:length].count("a") / length
 
 
-def optimum(threshold: float, length: int) -> float:
+def optimum(threshold: float, length: int = 10) -> float:
     """The largest E[x] with E[x²] ≤ threshold over words of ``length`` letters.
 
     A policy mixes words with k and k + 1 letters a; between them E[x] is linear in E[x²].
+
+    Raises:
+        ValueError: for a threshold below 0, which no policy meets.
     """
+    if not threshold >= 0.0:
+        raise ValueError(f"threshold={threshold}: no cost is below 0")
     if threshold >= 1.0:
         return 1.0
-    low = math.floor(math.sqrt(max(threshold, 0.0)) * length)
+    low = math.floor(math.sqrt(threshold) * length)
     below, above = (low / length) ** 2, ((low + 1) / length) ** 2
     return (low + (threshold - below) / (above - below)) / length
 
 
 def best_multiplier(threshold: float) -> float:
-    """λ at which x − λ·x² is largest at x = √threshold."""
-    return 1.0 / (2.0 * math.sqrt(threshold))
+    """λ at which x − λ·x² is largest at x = √threshold; 0 where the constraint does not bind.
+
+    Raises:
+        ValueError: for a threshold that is not above 0, where λ has no bound.
+    """
+    if not threshold > 0.0:
+        raise ValueError(f"threshold={threshold}: must be above 0")
+    return 0.0 if threshold >= 1.0 else 1.0 / (2.0 * math.sqrt(threshold))
+
+
+def multipliers(threshold: float, length: int = 10) -> tuple[float, float]:
+    """The smallest and the largest λ under which the constrained optimum maximises E[x − λ·x²].
+
+    They differ where √threshold·length is a whole number k: between the chords from k to k + 1
+    and from k − 1 to k. Elsewhere λ is the slope of the chord, 1 / (x_k + x_{k+1}).
+    """
+    if threshold >= 1.0:
+        return (0.0, 0.0) if threshold > 1.0 else (0.0, length / (2 * length - 1))
+    if not threshold > 0.0:
+        raise ValueError(f"threshold={threshold}: must be above 0")
+    letters = math.sqrt(threshold) * length
+    near = round(letters)
+    if near >= 1 and math.isclose(letters, near, rel_tol=1e-9):
+        return length / (2 * near + 1), length / (2 * near - 1)
+    slope = length / (2 * math.floor(letters) + 1)
+    return slope, slope
 
 
 class ShareOfA(Configured):
-    """The reward x."""
+    """The reward x; the problem says how many letters count, else the options."""
 
     options: ShareOptions
 
     def __call__(self, samples: Sequence[Sample]) -> list[float]:
         """The share of each sample."""
-        return [share_of_a(s.response, self.options.length) for s in samples]
+        own = self.options.length
+        return [share_of_a(s.response, int(s.extra.get(LENGTH, own))) for s in samples]
 
 
 class SquaredShareOfA(ShareOfA):
@@ -78,7 +113,12 @@ class Tradeoff:
         return tuple(self._problem(number) for number in numbers)
 
     def _problem(self, number: int) -> Problem:
-        return Problem(uid=f"word-{number}", prompt=f"{number:04d}:", target=self._word(number, 0))
+        return Problem(
+            uid=f"word-{number}",
+            prompt=f"{number:04d}:",
+            target=self._word(number, 0),
+            extra={LENGTH: self.options.length},
+        )
 
     def _word(self, number: int, which: int) -> str:
         o = self.options
@@ -109,5 +149,5 @@ class Preferences(Tradeoff):
             prompt=f"{number:04d}:",
             target=chosen,
             rejected=rejected,
-            extra={"chosen_safe": safe[0], "rejected_safe": safe[1]},
+            extra={LENGTH: o.length, "chosen_safe": safe[0], "rejected_safe": safe[1]},
         )

@@ -1,6 +1,7 @@
 """Build the module of an engine: load, replace the head, choose the forward pass, checkpointing."""
 
 import logging
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -14,17 +15,33 @@ from bestiary.engines.engine_api import ModelSpec
 from bestiary.engines.fsdp import linear
 from bestiary.engines.fsdp.attention import IMPLEMENTATION, register
 from bestiary.engines.fsdp.forward import Net
-from bestiary.engines.fsdp.lora import insert
+from bestiary.engines.fsdp.lora import Adapter, insert
 from bestiary.engines.fsdp.options import FSDPOptions
 from bestiary.engines.fsdp.support import check_all_used, packing_obstacle, packing_works
-from bestiary.models.heads import VALUE_HEAD_FILE, ValueHead
+from bestiary.models.files import VALUE_HEAD_FILE
+from bestiary.models.heads import ValueHead
 from bestiary.models.loading import decoder_layers, load_causal_lm
 
 _log = logging.getLogger(__name__)
 
 
-def build_net(options: FSDPOptions, spec: ModelSpec, device: torch.device) -> tuple[Net, bool]:
-    """The module with float32 weights on its device, and whether it runs packed."""
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What an engine starts from.
+
+    Args:
+        net: the module with float32 weights on its device.
+        packed: whether it runs packed.
+        adapter: the LoRA adapter inside of it, if there is one.
+    """
+
+    net: Net
+    packed: bool
+    adapter: Adapter | None
+
+
+def build_net(options: FSDPOptions, spec: ModelSpec, device: torch.device) -> Built:
+    """The module of an engine."""
     register()
     lm = load_causal_lm(spec.path, attention="sdpa")
     head = None
@@ -37,8 +54,9 @@ def build_net(options: FSDPOptions, spec: ModelSpec, device: torch.device) -> tu
     if spec.head == "value":
         # An untied output layer would be trained by nothing.
         lm.set_output_embeddings(nn.Identity())  # type: ignore[no-untyped-call] # transformers
+    adapter = None
     if options.lora is not None and spec.trainable:
-        insert(lm, options.lora)
+        adapter = insert(lm, options.lora, spec.path)
     net = Net(lm, head, options.logits_chunk).to(device).eval()
     packed = options.packing == "packed" and _packs(net)
     if spec.trainable:
@@ -48,7 +66,7 @@ def build_net(options: FSDPOptions, spec: ModelSpec, device: torch.device) -> tu
     if options.activation_checkpointing and spec.trainable:
         for layer in decoder_layers(lm):
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-    return net, packed
+    return Built(net, packed, adapter)
 
 
 def _packs(net: Net) -> bool:

@@ -17,7 +17,7 @@ from bestiary.engines.engine_api import ModelSpec, Ranks, UpdatePart
 from bestiary.engines.fsdp.build import build_net
 from bestiary.engines.fsdp.forward import Plan, pad
 from bestiary.engines.fsdp.layout import Layout, Replicated, buckets
-from bestiary.engines.fsdp.lora import adapter_tensors, adapters_off, config_of, merged
+from bestiary.engines.fsdp.lora import adapter_tensors, adapters_off, merged
 from bestiary.engines.fsdp.objective import (
     Resolve,
     TermTotals,
@@ -67,8 +67,8 @@ class FSDPEngine:
         self.resolve_loss: Resolve = resolve_loss or plugin_resolver()
         self.device = torch.device(ranks.device)
         dtype = torch.bfloat16 if spec.dtype == "bf16" else torch.float32
-        self.lora = options.lora if spec.trainable else None
-        self.net, self.packed = build_net(options, spec, self.device)
+        built = build_net(options, spec, self.device)
+        self.net, self.packed, self.lora = built.net, built.packed, built.adapter
         self.parameter_count = sum(p.numel() for p in self.net.parameters())
         """Parameters of the whole model, tied ones once."""
         positions = getattr(self.net.lm.config, "max_position_embeddings", None)
@@ -334,7 +334,7 @@ class FSDPEngine:
             raise EngineError(f"export in dtype {dtype!r}; 'fp32' or 'bf16' is wanted")
         parameters = self.layout.whole()
         if self.lora is not None:
-            parameters = merged(parameters, self.net, self.lora)
+            parameters = merged(parameters, self.lora)
         whole = ((name, tensor.detach().to(to)) for name, tensor in parameters)
         yield from buckets(whole, BUCKET_BYTES)
 
@@ -346,12 +346,15 @@ class FSDPEngine:
         """
         if self.lora is None:
             raise EngineError(f"{self.spec.path} is trained without LoRA; it has no adapter")
-        tensors = adapter_tensors(self.layout.whole())
+        tensors = adapter_tensors(self.layout.whole(trained=True))
         if self.ranks.rank == 0:
-            save_adapter(folder, tensors, config_of(self.lora, self.spec.path))
+            save_adapter(folder, tensors, self.lora.config)
 
     def save(self, folder: Path) -> None:
-        """This rank's share of weights, optimizer and counters, as safetensors and JSON."""
+        """This rank's share of weights, optimizer and counters, as safetensors and JSON.
+
+        Under LoRA what is trained only, and the checksum of the base that it belongs to.
+        """
         save_state(
             Path(folder),
             self.layout.pieces(),
@@ -360,12 +363,18 @@ class FSDPEngine:
             self.ranks.rank,
             self.ranks.world,
             replicated=not self.sharded,
+            adapter=self.lora.identity() if self.lora is not None else None,
         )
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Restore a saved state; world size and sharding may differ."""
-        counters = load_state(Path(folder), self.layout.pieces(), self.optimizer)
+        """Restore a saved state; world size and sharding may differ.
+
+        Raises:
+            CheckpointError: if it is incomplete or belongs to another model or adapter.
+        """
+        adapter = self.lora.identity() if self.lora is not None else None
+        counters = load_state(Path(folder), self.layout.pieces(), self.optimizer, adapter)
         self.version, self.skipped = counters.version, counters.skipped
         self.skipped_in_row = counters.skipped_in_row
         self.layout.publish()

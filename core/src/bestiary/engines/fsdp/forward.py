@@ -112,8 +112,7 @@ class Net(nn.Module):
         elif isinstance(plan, PaddedPlan):
             # Through the whole model, whose logits may be more than a product with the states.
             states: list[Tensor] = []
-            body = cast("nn.Module", self.lm.base_model)
-            hook = body.register_forward_hook(lambda *call: states.append(call[2][0]))
+            hook = self.lm.base_model.register_forward_hook(lambda *call: states.append(call[2][0]))
             try:
                 logits = self._padded_logits(plan)
             finally:

@@ -76,7 +76,7 @@ def insert(lm: PreTrainedModel, options: LoRAOptions, path: str = "") -> Adapter
         base_model_name_or_path=path,
         task_type="CAUSAL_LM",
     )
-    config.target_modules = _short(lm, set(layers))  # type: ignore[assignment] # a sorted list
+    config.target_modules = _short(lm, set(layers))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         inject_adapter_in_model(config, lm)
@@ -111,7 +111,8 @@ def _layers(lm: PreTrainedModel, options: LoRAOptions) -> dict[str, nn.Module]:
                     hint="leave it out, or take a model whose embeddings are not tied",
                 )
         if not fit:
-            ends = sorted({name.rpartition(".")[2] for name in linear})
+            free = (name for name, m in linear.items() if id(m.weight) not in shared)
+            ends = sorted({name.rpartition(".")[2] for name in free})
             raise ModelError(
                 f"train_engine.lora.targets: {target!r} is no layer of {kind}",
                 hint=f"its linear layers: {', '.join(ends)}; or all-linear",
@@ -150,9 +151,7 @@ def adapters_off(module: nn.Module) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def merged(
-    whole: Iterator[tuple[str, Tensor]], adapter: Adapter
-) -> Iterator[tuple[str, Tensor]]:
+def merged(whole: Iterator[tuple[str, Tensor]], adapter: Adapter) -> Iterator[tuple[str, Tensor]]:
     """Whole base parameters with W + (α/r)·B·A in place of W, under the base's own names.
 
     Args:
@@ -194,11 +193,9 @@ def _split(name: str) -> tuple[str, str]:
 
 def adapter_tensors(trained: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
     """What was trained, under the names of peft's own files; a value head keeps its own."""
-    return {
-        name
-        if name.startswith(VALUE_HEAD_PREFIX)
-        else f"base_model.model.{name.replace('.default.', '.')}": tensor.detach()
-        .to("cpu", torch.float32, copy=True)
-        .contiguous()
-        for name, tensor in trained
-    }
+    found = {}
+    for name, tensor in trained:
+        if not name.startswith(VALUE_HEAD_PREFIX):
+            name = f"base_model.model.{name.replace('.default.', '.')}"
+        found[name] = tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
+    return found

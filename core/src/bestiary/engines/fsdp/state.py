@@ -42,10 +42,12 @@ def save_state(
     world: int,
     *,
     replicated: bool,
+    adapter: Mapping[str, Any] | None = None,
 ) -> None:
     """Write this rank's part; every rank of the group calls it.
 
-    Replicated parameters are divided among the ranks, whole.
+    Replicated parameters are divided among the ranks, whole. ``adapter`` says what a LoRA adapter
+    belongs to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mine = [p for i, p in enumerate(pieces) if not replicated or i % world == rank]
@@ -68,15 +70,22 @@ def save_state(
             "version": counters.version,
             "skipped": counters.skipped,
             "skipped_in_row": counters.skipped_in_row,
+            "adapter": adapter,
         }
         _write_json(folder / "engine.json", state)
 
 
-def load_state(folder: Path, pieces: Sequence[Piece], optimizer: AdamW | None) -> Counters:
+def load_state(
+    folder: Path,
+    pieces: Sequence[Piece],
+    optimizer: AdamW | None,
+    adapter: Mapping[str, Any] | None = None,
+) -> Counters:
     """Read what this rank holds, whatever the number of ranks that wrote it.
 
     Raises:
-        CheckpointError: if files or rows are missing, or parameters have other shapes.
+        CheckpointError: if files or rows are missing, parameters have other shapes, or a LoRA
+            adapter belongs to another base or has another form.
     """
     state = _read_json(folder / "engine.json")
     if state.get("format") != FORMAT:
@@ -84,6 +93,7 @@ def load_state(folder: Path, pieces: Sequence[Piece], optimizer: AdamW | None) -
             f"{folder}/engine.json has format {state.get('format')!r}; {FORMAT} is wanted",
             hint="it was written by another version of bestiary",
         )
+    _check_adapter(folder, state.get("adapter"), adapter)
     if optimizer is not None and not state["optimizer"]:
         raise CheckpointError(f"{folder} holds weights only; a trained model needs its optimizer")
     with ExitStack() as stack:
@@ -101,6 +111,30 @@ def load_state(folder: Path, pieces: Sequence[Piece], optimizer: AdamW | None) -
     if optimizer is not None:
         optimizer.set_step(state["version"])
     return Counters(state["version"], state["skipped"], state["skipped_in_row"])
+
+
+def _check_adapter(
+    folder: Path, stored: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None
+) -> None:
+    if stored == wanted:
+        return
+    if stored is None or wanted is None:
+        kinds = ("whole weights", "a LoRA adapter")
+        has, trains = kinds if stored is None else kinds[::-1]
+        raise CheckpointError(
+            f"{folder} holds {has}; the model trains {trains}",
+            hint="train_engine.lora must be as it was",
+        )
+    other = [name for name in wanted if stored.get(name) != wanted[name]]
+    if "base" in other:
+        raise CheckpointError(
+            f"{folder} holds a LoRA adapter of other base weights than the model's",
+            hint="model.path must name the weights that it was trained on",
+        )
+    told = ", ".join(f"{n}={stored.get(n)} there and {wanted[n]} here" for n in other)
+    raise CheckpointError(
+        f"{folder} holds another LoRA adapter: {told}", hint="train_engine.lora must be as it was"
+    )
 
 
 def _parts(piece: Piece, optimizer: AdamW | None) -> dict[str, Tensor]:
