@@ -13,6 +13,7 @@ REFUSED = {
     "algorithm=grpo advantage=lagrangian": "cost",
     "algorithm=ppo advantage=group algorithm.kl.coef=0.1": "does not put a KL into the reward",
     "algorithm=ppo advantage=gdpo algorithm.kl.coef=0.1": "does not put a KL into the reward",
+    "algorithm=grpo sampler=prioritised": "sampler=prioritised reads the column",
     "algorithm=sft correction=tis": "has no effect",
     "algorithm=ppo loss=decoupled correction=tis": "no loss that it weights",
     "algorithm=grpo cost=length": "has no role 'cost'",
@@ -30,6 +31,8 @@ ACCEPTED = (
     "algorithm=grpo correction=tis correction.level=sequence",
     "algorithm=grpo train_engine.lora.rank=8",
     "algorithm=safe_rlhf cost=length",
+    "algorithm=ppo sampler=prioritised",
+    "algorithm=grpo sampler=prioritised sampler.by=kl",
     "algorithm=remax advantage=rloo",
 )
 

@@ -8,6 +8,7 @@ from bestiary.testing import SUITES
 REGISTRY = load_plugins().registry
 
 GIVEN = {
+    ("reward", "sum"): {"options": {"of": ("exact_match",)}},
     ("reward", "custom"): None,  # a file of the user's: tests/rewards
     ("reward", "classifier"): None,  # a model of the user's: tests/scorers
     ("reward", "pattern"): {"options": {"pattern": "[0-9]"}},

@@ -461,7 +461,8 @@ class Prompts(Protocol):
 class Sampler(Protocol):
     """Chooses prompts, accepts or rejects groups, and learns from what came back.
 
-    Built as ``target(options, source)`` with :class:`Prompts`.
+    Built as ``target(options, source)`` with :class:`Prompts`. Options may name in ``requires``
+    the columns that ``observe`` reads; one that nobody makes is then an error at start.
     """
 
     def draw(self, n: int) -> "Batch":
@@ -604,7 +605,7 @@ class Algorithm:
     metrics: Callable[[], dict[str, float]]
     """Everything that the updates since the last call reported, reduced to numbers."""
     reads: frozenset[str] = frozenset()
-    """Columns that the chosen estimator and correction read."""
+    """Columns that the chosen estimator, correction and sampler read."""
     data: Mapping[str, Feed]
     """What :meth:`AlgorithmOptions.feeds` asked for."""
     prompts_from: "Callable[[Batch, Sequence[str]], Batch]"

@@ -73,11 +73,11 @@ class RunPlan:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Columns that the chosen estimator and correction read."""
+        """Columns that the chosen estimator, correction and sampler read."""
         found: frozenset[str] = frozenset()
-        for group in ("advantage", "correction"):
+        for group in ("advantage", "correction", "sampler"):
             if self.chosen(group):
-                found |= self.options[group].requires
+                found |= frozenset(getattr(self.options[group], "requires", ()))
         return found
 
     def chosen(self, group: str) -> bool:

@@ -132,6 +132,8 @@ def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:
         _check_columns("advantage", estimator.requires, made | LOSS_COLUMNS, plan, catalog)
         made |= estimator.provides
     _check_correction(plan, made | LOSS_COLUMNS, catalog)
+    watched = frozenset(getattr(plan.options["sampler"], "requires", ()))
+    _check_columns("sampler", watched, made | LOSS_COLUMNS, plan, catalog)
     if plan.chosen("loss"):
         loss = plan.options["loss"]
         _check_columns("loss", loss.requires, made | LOSS_COLUMNS, plan, catalog)

@@ -41,6 +41,7 @@ def bestiary_register(registry: Registry) -> None:
         ("last_number", "text:LastNumber", "LastNumberOptions"),
         ("format", "text:Format", "FormatOptions"),
         ("custom", "custom:CustomReward", "CustomOptions"),
+        ("sum", "combined:SumReward", "SumOptions"),
     ):
         registry.reward(
             reward,

@@ -53,3 +53,15 @@ class CustomOptions:
     with ``kwargs`` and then called."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments beside the samples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SumOptions:
+    """Several rewards at once; ``advantage=gdpo`` sees each as a part."""
+
+    of: tuple[str, ...] = ()
+    """Names of registered rewards, or ``file.py:function``; must be given."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weight of each; 1 where it is not named."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of each, by its name."""
