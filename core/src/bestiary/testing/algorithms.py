@@ -42,8 +42,10 @@ class AlgorithmSuite(Suite):
         pairs = options.trains_from == "pairs"
         scorer = folder / "scorer.py"
         scorer.write_text(_SCORER)
-        chosen = [f"{k}=custom" for k in ("reward", "cost")]
-        paths = [f"{k}.path={scorer}:letters" for k in ("reward", "cost")]
+        paid = any(role.name == "cost" for role in self.made_options().roles())
+        groups = ("reward", "cost") if paid else ("reward",)
+        chosen = [f"{group}=custom" for group in groups]
+        paths = [f"{group}.path={scorer}:letters" for group in groups]
         return [
             f"algorithm={self.component}",
             f"task={self.task or ('preferences' if pairs else 'addition')}",
