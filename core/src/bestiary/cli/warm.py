@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bestiary.config.schema import ModelOptions, TinyModelOptions, WarmStart
-from bestiary.distributed.options import ColocateOptions
 from bestiary.errors import ModelError
 
 if TYPE_CHECKING:
@@ -59,13 +58,12 @@ def supervised_plan(plan: "RunPlan", warm: WarmStart, plugins: "PluginSet") -> "
     from bestiary.config.compose import compose_run
 
     task = warm.task or plan.choices["task"]
-    choice, placement = _placement(plan)
     words = [
         f"algorithm={warm.algorithm}",
         f"task={task}",
         f"model={plan.choices['model']}",
         *([] if isinstance(plan.model, TinyModelOptions) else [f"model.path={plan.model.path}"]),
-        f"placement={choice}",
+        f"placement={plan.choices['placement']}",
         f"steps={warm.steps}",
         f"seed={warm.seed}",
         *_SETTINGS,
@@ -75,18 +73,9 @@ def supervised_plan(plan: "RunPlan", warm: WarmStart, plugins: "PluginSet") -> "
     options: dict[str, Any] = {**made.options, "model": replace(plan.model, warm_start=None)}
     if not warm.task:
         options["task"] = plan.options["task"]
-    options["placement"] = placement
+    options["placement"] = plan.options["placement"]
     run = replace(made.run, cluster=plan.run.cluster, timeout_s=plan.run.timeout_s)
     return replace(made, run=run, options=options)
-
-
-def _placement(plan: "RunPlan") -> tuple[str, Any]:
-    """Where the supervised run works: in its own process, as small models need no cluster."""
-    placement = plan.options["placement"]
-    if not isinstance(placement, ColocateOptions):
-        return plan.choices["placement"], placement  # of a plugin: as it is
-    threads = placement.threads * placement.workers
-    return "inprocess", replace(placement, workers=1, threads=threads)
 
 
 def _cached(supervised: "RunPlan", plugins: "PluginSet") -> Path:

@@ -173,7 +173,7 @@ class WarmStart:
     algorithm: str = "sft"
     task: str = ""
     """Empty: the run's own task with its options."""
-    steps: int = 240
+    steps: int = 330
     seed: int = 0
     overrides: tuple[str, ...] = ()
     """Further settings of that run, as on the command line."""
