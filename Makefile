@@ -9,12 +9,15 @@ SOURCES := core/src $(foreach m,$(filter-out core,$(MEMBERS)),$(m)/src)
 .PHONY: demo test quick install lint format golden bench clean help
 
 help:
+	@echo "make install set up .venv with every member editable (the others do it when needed)"
 	@echo "make demo    install, then train GRPO on two-digit addition on this machine's CPU"
 	@echo "make test    install, then run the whole test suite"
 	@echo "make quick   the tests that take under 10 s each"
 	@echo "make lint    ruff, mypy --strict, import layers"
+	@echo "make format  mend what ruff can mend"
 	@echo "make golden  record the golden trajectories anew"
 	@echo "make bench   the benchmarks that need no second environment"
+	@echo "make clean   remove .venv and the caches of the tools"
 
 install: $(STAMP)
 
