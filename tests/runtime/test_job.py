@@ -100,3 +100,22 @@ def test_the_warm_start_runs_where_the_run_will(lab):
     elsewhere = compose_run(words, None, lab)
     other = supervised_plan(elsewhere, elsewhere.model.warm_start, lab)
     assert warm_key(warm, lab) == warm_key(other, lab)  # where it runs does not change the weights
+
+
+def test_an_algorithm_without_a_scorer_says_what_evaluation_needs(lab):
+    from types import SimpleNamespace
+
+    from bestiary.errors import PluginError
+    from bestiary.runtime.components import Components
+    from bestiary.runtime.loop import evaluate_session
+
+    plan = compose_run(["algorithm=grpo", "task=addition", "model=tiny"], None, lab)
+    session = SimpleNamespace(
+        plan=plan,
+        algorithm=SimpleNamespace(evaluate=lambda held_out: None),
+        prompts=SimpleNamespace(held_out=None),
+        handles={"actor": None},
+        components=Components(lab),
+    )
+    with pytest.raises(PluginError, match="no role 'reward'"):
+        evaluate_session(session)

@@ -58,9 +58,9 @@ def show(run_dir: Path) -> None:
     rows = before_after_answers(run_dir, int(first["step"]), int(evaluated[-1]["step"]))
     console.print(answers_table(rows, title="Greedy answers to held-out problems").rich())
     curve = learning_curve(records, run_dir / "learning_curve.png", title="GRPO on addition")
-    console.print(f"learning curve  {curve}")
-    console.print(f"run folder      {run_dir}")
-    console.print(next_commands(run_dir))
+    console.print(f"learning curve  {curve}", soft_wrap=True)
+    console.print(f"run folder      {run_dir}", soft_wrap=True)
+    console.print(next_commands(run_dir), soft_wrap=True)
 
 
 def before_after_answers(run_dir: Path, first: int, last: int) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def next_commands(run_dir: Path) -> str:
     return "\n".join(
         (
             "",
-            "try next:",
+            "try next, after `. .venv/bin/activate`:",
             f"  bestiary eval {run_dir} eval.samples=16",
             "  bestiary train -m algorithm=grpo task=addition model=tiny "
             "advantage.scale=std,none seed=0,1",

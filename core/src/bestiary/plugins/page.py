@@ -20,8 +20,8 @@ Made from the code with `python -m bestiary.plugins.page docs/hooks.md`; version
 
 *Registration* hooks are called in every process that loads plugins: the command line, the run's
 driver and each worker. *Decision* and *observation* hooks are called in the driver only. An
-observer that raises is logged with its owner and does not stop the run. An implementation may
-take fewer arguments than its specification.
+observer that raises stops the run with an error that names it, after the other observers were
+told. An implementation may take fewer arguments than its specification.
 """
 
 

@@ -13,7 +13,7 @@ from bestiary.batch import Batch
 from bestiary.dataflow.schedule import Done, Schedule
 from bestiary.distributed.supervisor import supervisor
 from bestiary.distributed.traffic import driver_bytes
-from bestiary.errors import WorkerFailure
+from bestiary.errors import PluginError, WorkerFailure
 from bestiary.evaluation.evaluate import Evaluation, eval_samplings, evaluate
 from bestiary.plugins.events import Checkpoint as CheckpointEvent
 from bestiary.plugins.events import Event, Rollout, RunEnd, RunStart, Step, WorkerFailed
@@ -263,6 +263,14 @@ def evaluate_session(session: Session, *, show: int = 16) -> Evaluation:
     if own is not None:
         return Evaluation(dict(own), [])
     config = session.plan.run.eval
+    missing = [name for name in ("actor", "reward") if name not in session.handles]
+    if missing:
+        ref = session.plan.reference("algorithm")
+        raise PluginError(
+            f"{ref} has no role '{missing[0]}', so held-out problems cannot be evaluated",
+            hint='add Role("reward", frozen=True) to roles(), or write evaluate(held_out)',
+            owner=session.components.owner(ref),
+        )
     actor = cast("PolicyRole", session.handles["actor"]).for_purpose("eval")
     reward = cast("ScoreRole", session.handles["reward"])
     samplings = eval_samplings(session.samplings[0], config.samples, greedy=config.greedy)

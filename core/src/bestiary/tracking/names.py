@@ -42,7 +42,7 @@ _DOCS = (
         "eval/exact_match",
         "fraction",
         "higher",
-        "Held-out answers that are right, sampled at temperature 1, mean of 4 a problem.",
+        "Held-out answers that are right at temperature 1, mean of eval.samples a problem.",
     ),
     MetricDoc("eval/greedy", "fraction", "higher", "Held-out answers that are right, greedy."),
     MetricDoc(
@@ -50,6 +50,10 @@ _DOCS = (
         "fraction",
         "higher",
         "Held-out problems of which any of the k sampled answers is right; k is eval.samples.",
+    ),
+    MetricDoc("eval/reward", "", "higher", "Mean reward of the sampled held-out responses."),
+    MetricDoc(
+        "eval/truncated", "fraction", "lower", "Sampled held-out responses cut by the limit."
     ),
     MetricDoc("eval/response_len", "tokens", "", "Mean length of the sampled held-out responses."),
     MetricDoc(
