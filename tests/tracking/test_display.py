@@ -288,7 +288,12 @@ def test_a_signal_leaves_the_cursor_visible_and_the_terminal_as_it_was(sent):
     environ = {k: v for k, v in os.environ.items() if k != "CI"} | {"TERM": "xterm-256color"}
     before = termios.tcgetattr(slave)
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdout=slave, stderr=subprocess.DEVNULL, env=environ
+        [sys.executable, "-c", CHILD],
+        stdout=slave,
+        stderr=subprocess.DEVNULL,
+        env=environ,
+        # A shell without job control starts background commands with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     output, deadline = b"", time.monotonic() + 60
     while b"reward" not in output and time.monotonic() < deadline:
