@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MEMBERS := core $(sort $(wildcard algorithms/*) $(wildcard plugins/*))
+CHECKED := core algorithms plugins tests benchmarks examples
 SOURCES := core/src $(foreach m,$(filter-out core,$(MEMBERS)),$(m)/src)
 
 .PHONY: demo test quick install lint format golden bench clean help
@@ -39,14 +40,14 @@ quick: install
 	$(BIN)/python -m pytest -m "not slow"
 
 lint: install
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
 
 format: install
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
 
 golden: install
 	$(BIN)/python tests/golden/test_engine_equivalence.py --record

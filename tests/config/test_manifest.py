@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import bestiary
-from bestiary.config.manifest import git_state, manifest, write_manifest
+from bestiary.config.manifest import git_state, gone_named, manifest, write_manifest
 from bestiary.config.run_dir import Claim
 from bestiary.config.secrets import hide, hide_word, is_secret
+from bestiary.errors import ConfigError
 
 
 def test_it_says_what_made_the_run(run, plugins, tmp_path):
@@ -93,3 +94,16 @@ def test_git_state_is_commit_and_whether_files_differ(tmp_path):
     assert clean["dirty"] is False
     (tmp_path / "f").write_text("2")
     assert git_state(tmp_path) == {"commit": clean["commit"], "dirty": True}
+
+
+def test_an_error_about_an_old_run_names_the_distributions_that_are_gone(tmp_path, plugins):
+    made_with = plugins.fingerprint()
+    gone = {"distribution": "my-zoo", "version": "0.3"}
+    record = {"plugins": {**made_with, "plugins": [*made_with["plugins"], gone]}}
+    (tmp_path / "manifest.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError) as caught, gone_named(tmp_path, plugins):
+        raise ConfigError("no algorithm 'mine'", hint="see `bestiary plugins`")
+    assert caught.value.hint == "the run was made with my-zoo 0.3; install or unblock it"
+    with pytest.raises(ConfigError) as caught, gone_named(tmp_path / "elsewhere", plugins):
+        raise ConfigError("no algorithm 'mine'", hint="see `bestiary plugins`")
+    assert caught.value.hint == "see `bestiary plugins`"

@@ -153,8 +153,9 @@ def test_columns_are_mapped_and_a_missing_one_is_named():
     columns = Columns(prompt="question", answer="gold", target="text", uid="id", extra=("level",))
     (problem,), _ = to_problems([row], columns, where="f")
     assert problem == Problem("9", "q", "3", "three", {"level": [1, 2]})
-    with pytest.raises(DataError, match="no column 'prompt'; there are: question, gold"):
+    with pytest.raises(DataError, match="no column 'prompt'; there are: question, gold") as caught:
         to_problems([row], Columns(), where="f")
+    assert caught.value.hint == "name the column that is meant: task.prompt=COLUMN"
 
 
 def test_repeated_rows_are_left_out_and_contradictions_refused():

@@ -7,8 +7,9 @@ from bestiary.batch import Batch, row_key
 from bestiary.dataflow.options import SyncOptions
 from bestiary.dataflow.refill import collect_groups
 from bestiary.dataflow.schedule import Sync
-from bestiary.errors import AlgorithmError
+from bestiary.errors import AlgorithmError, RewardError
 from bestiary.protocols import Algorithm
+from bestiary.roles.score import ScoreRole
 
 
 class Picky:
@@ -52,6 +53,39 @@ def test_rejected_groups_are_replaced():
 def test_a_sampler_that_rejects_everything_is_an_error():
     with pytest.raises(AlgorithmError, match="rejected every group"):
         collect_groups(Echo(), Picky(lambda i: True), 4)
+
+
+class Scored(Echo):
+    """Scores nothing but the prompts of ``good``."""
+
+    def __init__(self, good):
+        super().__init__()
+        self.good = good
+        self.reward = ScoreRole("reward", Described(), None)
+
+    def collect(self, prompts):
+        valid = np.isin(prompts["id"], self.good)
+        return prompts.with_columns(valid=valid, trainable=np.ones(len(valid), dtype=bool))
+
+
+class Described:
+    def run(self, method):
+        assert method == "describe"
+        return [{"reward": "mine.py:f", "owner": "mine (mine 1.0)"}]
+
+
+def test_a_batch_without_a_valid_score_stops_and_names_the_function():
+    algorithm = Scored([])
+    schedule = Sync(SyncOptions()).run(
+        algorithm, Picky(lambda i: False), prompts=3, start=0, stop=2
+    )
+    with pytest.raises(RewardError, match=r"step 1: none of the 3 .* 'mine.py:f' \(mine \(mine"):
+        next(schedule)
+    assert algorithm.seen == []  # nothing was learned from it
+
+
+def test_one_valid_score_is_enough():
+    assert len(collect_groups(Scored([2]), Picky(lambda i: False), 3)) == 3
 
 
 def test_sync_runs_collect_and_learn_in_turn():

@@ -20,6 +20,7 @@ from bestiary.protocols import RunInfo
 from bestiary.tracking import Display
 from bestiary.tracking.display import next_pause, pick_mode
 from bestiary.tracking.panel import render
+from bestiary.tracking.plain import step_line
 from bestiary.tracking.state import HISTORY, DisplayState
 
 RUN = RunInfo(
@@ -193,6 +194,42 @@ def test_the_time_left_shrinks_while_a_step_runs_and_ends_at_zero():
     assert DisplayState(10).left_s is None
     assert _state(steps=1)[0].left_s is None
     assert _state(total=0)[0].left_s is None
+
+
+def test_the_time_left_knows_the_limit_in_seconds():
+    state, now = _state(steps=5, total=100, step_s=2.0)
+    state.max_seconds = 14.0  # counted from the first step, which was at 2 s
+    assert state.left_s == pytest.approx(6.0)
+    now[0] += 60.0
+    assert state.left_s == 0.0
+
+
+def test_a_run_that_its_limit_ended_says_so():
+    out = io.StringIO()
+    display = Display("plain", 100, max_seconds=3.0, stream=out)
+    display.start(RUN)
+    display.log(1, METRICS)
+    display.finish("finished")
+    assert out.getvalue().endswith("finished after 1 steps of 100: max_seconds=3 have passed\n")
+
+
+def test_a_run_that_goes_on_says_where_and_whether_anything_is_left():
+    out = io.StringIO()
+    display = Display("plain", 10, stream=out)
+    display.start(RUN)
+    display.at(4)
+    display.at(10)
+    text = out.getvalue()
+    assert "goes on after step 4 of 10\n" in text
+    assert "goes on after step 10 of 10; all of its steps are done, raise steps=" in text
+
+
+@pytest.mark.parametrize(("reward", "shown"), [(0.25, True), (0.5, False)])
+def test_a_graded_reward_is_shown_beside_the_share_of_right_answers(reward, shown):
+    state, _ = _state()
+    state.log(6, {"eval/exact_match": 0.5, "eval/reward": reward})
+    assert ("held-out reward" in _panel(state)) is shown
+    assert ("held-out reward" in step_line(state, evaluated=True)) is shown
 
 
 def test_metrics_that_are_not_numbers_leave_the_last_value():

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bestiary.config.manifest import gone_named
 from bestiary.config.resume import CONFIG
 from bestiary.errors import CheckpointError, ConfigError
 from bestiary.plugins.manager import load_plugins
@@ -86,7 +87,8 @@ def _plan(run_dir: Path, words: Sequence[str], plugins: "PluginSet") -> "RunPlan
                 hint=f"it can set {', '.join(_SETTABLE)}; the rest is the run's",
             )
         _set(data, key, override.value())
-    return RunPlan.from_json(data, plugins)
+    with gone_named(run_dir, plugins):
+        return RunPlan.from_json(data, plugins)
 
 
 def _set(data: dict[str, Any], key: str, value: object) -> None:

@@ -19,12 +19,13 @@ Command = Callable[[argparse.Namespace], int]
 _DESCRIPTION = """\
 Train language models with reinforcement and related algorithms, each an independent package.
 
-  bestiary demo                                             see one learn, in two minutes
+  bestiary demo                                             see one learn, in about two minutes
   bestiary train algorithm=grpo task=addition model=tiny    one run
   bestiary train -m algorithm=grpo,remax seed=0,1 …         several runs, one after another
   bestiary train --info                                     what can be chosen and set
   bestiary plugins                                          what is installed
   bestiary eval RUN                                         evaluate a run or a checkpoint
+  bestiary new algorithm my_idea                            write a plugin that trains at once
   bestiary doctor                                           what is wrong with this machine
 """
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from bestiary.plugins.manager import load_plugins
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bestiary.config.plan import RunPlan
     from bestiary.plugins.manager import PluginSet
 
@@ -37,7 +39,20 @@ def train(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"stopped: {outcome.folder}\n")
     elif outcome.status:
         sys.stderr.write(f"the run failed with status {outcome.status}: {outcome.folder}\n")
+    else:
+        _draw(outcome.folder)
     return outcome.status
+
+
+def _draw(run_dir: "Path") -> None:
+    """Leave a picture of how the run learned beside its record."""
+    from bestiary.tracking.jsonl import METRICS_FILE, read_metrics
+    from bestiary.tracking.plots import learning_curve
+
+    records = read_metrics(run_dir / METRICS_FILE)
+    if len(records) > 1:
+        curve = learning_curve(records, run_dir / "learning_curve.png", title=run_dir.name)
+        sys.stdout.write(f"learning curve: {curve}\n")
 
 
 def _info(arguments: argparse.Namespace, plugins: "PluginSet") -> int:

@@ -25,7 +25,6 @@ _SETTINGS = (
     "eval.every=0",
     "eval.at_start=false",
     "eval.problems=64",
-    "display=none",
 )
 """Settings of the supervised run that a ``model.warm_start`` can override."""
 
@@ -74,7 +73,9 @@ def supervised_plan(plan: "RunPlan", warm: WarmStart, plugins: "PluginSet") -> "
     if not warm.task:
         options["task"] = plan.options["task"]
     options["placement"] = plan.options["placement"]
-    run = replace(made.run, cluster=plan.run.cluster, timeout_s=plan.run.timeout_s)
+    run = replace(
+        made.run, cluster=plan.run.cluster, timeout_s=plan.run.timeout_s, display=plan.run.display
+    )
     return replace(made, run=run, options=options)
 
 

@@ -18,10 +18,11 @@ from bestiary.config.catalog import Catalog
 from bestiary.config.keys import check_keys, nothing_chosen
 from bestiary.config.plan import RunPlan, build
 from bestiary.config.schema import GROUPS, MANY, RunConfig, TinyModelOptions, WarmStart
+from bestiary.config.scorers import check_reward_files, resolve_scorers
 from bestiary.config.source import CHOSEN, PRIMARY, visible
 from bestiary.config.suggest import did_you_mean, listing
 from bestiary.config.typed import hints_of
-from bestiary.config.validate import check_requirements, resolve_scorers
+from bestiary.config.validate import check_requirements
 from bestiary.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def _compose(words: Sequence[str], catalog: Catalog) -> RunPlan:
     )
     plan = _without_own_warm_start(resolve_scorers(plan, catalog))
     check_requirements(plan, catalog)
+    check_reward_files(plan)
     return plan
 
 

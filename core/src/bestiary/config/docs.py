@@ -132,19 +132,28 @@ def info(catalog: Catalog, topic: str = "") -> str:
 
 
 def _overview(catalog: Catalog) -> Iterator[str]:
-    yield "Groups and their options (name, package); choose with GROUP=NAME:"
+    yield "Groups and their options; choose with GROUP=NAME (bestiary plugins: whose they are):"
     yield ""
     for group in catalog.groups:
         many = " (any number: tracker=[a,b])" if group == MANY else ""
         yield f"{group}{many}"
         for choice in catalog.choices(group):
-            yield f"  {choice.name:<20} {choice.owner.distribution} {choice.owner.version}"
+            yield f"  {choice.name:<22} {_in_short(choice)}".rstrip()
         yield ""
     for folder, names in catalog.files.items():
         yield f"files, chosen with +{folder}=NAME"
         yield from (f"  {name}" for name in names)
         yield ""
     yield "More: --info run, --info GROUP, --info GROUP=NAME"
+
+
+def _in_short(choice: Choice) -> str:
+    """The beginning of what a choice says of itself, or why it cannot be used."""
+    try:
+        text = choice.doc or summary(choice.options_class())
+    except BestiaryError as error:  # one broken plugin must not hide the others
+        text = f"cannot be used: {error.message} [{choice.owner}]"
+    return textwrap.shorten(text, 90, placeholder=" …")
 
 
 def _group_page(catalog: Catalog, group: str) -> Iterator[str]:

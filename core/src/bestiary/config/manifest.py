@@ -1,10 +1,12 @@
 """What made a run: enough to repeat it, and nothing that must stay secret."""
 
+import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
@@ -15,6 +17,7 @@ from bestiary.config.catalog import Catalog
 from bestiary.config.run_dir import MANIFEST, Claim, write_json
 from bestiary.config.schema import MANY
 from bestiary.config.secrets import hide, hide_word
+from bestiary.errors import UserError
 
 if TYPE_CHECKING:
     from bestiary.config.plan import RunPlan
@@ -90,3 +93,25 @@ def _owners(plan: "RunPlan", plugins: "PluginSet") -> dict[str, str]:
     for name in plan.trackers:
         found[f"{MANY}.{name}"] = str(catalog.choice(MANY, name).owner)
     return found
+
+
+@contextmanager
+def gone_named(run_dir: Path, plugins: "PluginSet") -> Iterator[None]:
+    """Add to an error which distributions a run was made with that are not active now."""
+    try:
+        yield
+    except UserError as error:
+        gone = _gone(run_dir, plugins)
+        if gone:
+            error.hint = f"the run was made with {', '.join(gone)}; install or unblock it"
+        raise
+
+
+def _gone(run_dir: Path, plugins: "PluginSet") -> list[str]:
+    try:
+        made_with = json.loads((run_dir / MANIFEST).read_text())["plugins"]["plugins"]
+        before = {p["distribution"]: p["version"] for p in made_with}
+    except (OSError, ValueError, KeyError, TypeError):  # the error itself says what is wrong
+        return []
+    now = {p["distribution"] for p in plugins.fingerprint()["plugins"]}
+    return [f"{name} {version}" for name, version in sorted(before.items()) if name not in now]

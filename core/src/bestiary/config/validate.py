@@ -1,6 +1,5 @@
 """What options classes say of each other: does everything that is read get made?"""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bestiary.config.catalog import Catalog
@@ -64,55 +63,6 @@ _WAYS_OUT: Final = {
     "cost": "a role of kind 'score' makes it: Role('cost', frozen=True)",
     "advantages": "an advantage estimator makes it: advantage=NAME",
 }
-
-
-def resolve_scorers(plan: "RunPlan", catalog: Catalog) -> "RunPlan":
-    """Replace ``reward=task`` and ``cost=task`` by what the task declares.
-
-    Raises:
-        ConfigError: if the task declares none and the algorithm has a role that needs it.
-    """
-    scored = [role for role in roles_of(plan, catalog) if role.kind == "score" and not role.scorer]
-    for group in ("reward", "cost"):
-        if plan.choices[group] != "task":
-            continue
-        if group == "cost" and not any(role.name == "cost" for role in scored):
-            continue
-        name = _declared(plan, catalog, group)
-        if name:
-            plan = _with_scorer(plan, catalog, group, name)
-        elif any(group == ("cost" if role.name == "cost" else "reward") for role in scored):
-            task = catalog.choice("task", plan.choices["task"])
-            raise ConfigError(
-                f"{task} declares no {group} of its own",
-                hint=f"add {group}=NAME; options: {listing(catalog.described(group))}",
-                owner=task.owner,
-            )
-    return plan
-
-
-def _with_scorer(plan: "RunPlan", catalog: Catalog, group: str, name: str) -> "RunPlan":
-    choice = catalog.choice(group, name)
-    with boundary(choice.owner, f"making the default options of {choice}", ConfigError):
-        options = choice.options_class()()
-    return replace(
-        plan,
-        choices={**plan.choices, group: name},
-        options={**plan.options, group: options},
-    )
-
-
-def _declared(plan: "RunPlan", catalog: Catalog, group: str) -> str:
-    options = plan.options["task"]
-    component = plan.component("task", catalog.plugins)
-    for holder in (options, component.load()):
-        name = getattr(holder, group, None)
-        if isinstance(name, str):
-            return name
-    return str(getattr(component.build(options), group, ""))
-
-
-# --------------------------------------------------------------------------- requirements
 
 
 def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:

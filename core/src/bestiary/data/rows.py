@@ -188,9 +188,20 @@ def to_problems(
         more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
         raise DataError(
             f"{where}: {len(bad)} of {len(rows)} rows cannot be used: {shown}{more}",
-            hint="mend them, or set bad_rows=drop to leave them out",
+            hint=_next_step(bad, columns),
         )
     if not problems:
         index, reason = bad[0]
-        raise DataError(f"{where}: no row can be used; row {index}: {reason}")
+        raise DataError(
+            f"{where}: no row can be used; row {index}: {reason}", hint=_next_step(bad, columns)
+        )
     return list(problems.values()), sorted(left_out + bad)
+
+
+def _next_step(bad: Sequence[tuple[int, str]], columns: Columns) -> str:
+    """What to set for a column that is elsewhere; else to mend the rows."""
+    for option in ("prompt", "answer", "target", "rejected", "choice", "uid"):
+        name = getattr(columns, option)
+        if name and all(reason.startswith(f"there is no column {name!r}") for _, reason in bad):
+            return f"name the column that is meant: task.{option}=COLUMN"
+    return "mend them, or set task.bad_rows=drop to leave them out"

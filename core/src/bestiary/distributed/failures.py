@@ -26,6 +26,8 @@ block makes its readers fail, often before the death itself is noticed."""
 _COLLECTIVE_SIGNS = ("gloo", "nccl", "closed by peer", "connection reset", "socket timeout")
 _KEPT = 20
 """Failed ranks that are listed, and lines of a log that are shown, at most."""
+_LAST = 120
+"""Characters by which the end of a traceback is found in a log that has it already."""
 
 
 class RankError(Exception):
@@ -64,6 +66,8 @@ class RankError(Exception):
         trace = "".join(traceback.format_exception(error))
         original = error if isinstance(error, BestiaryError) else None
         message = original.message if original is not None else str(error)
+        if original is not None:  # its owner and hint are said once, by the error of the group
+            trace = trace.replace(str(original), message)
         return cls(type(error).__name__, message, trace, blame(error), original)
 
 
@@ -133,7 +137,8 @@ def failure_error(failures: Sequence[Failure]) -> WorkerFailure:
     parts = [first.line()]
     if first.trace:
         parts.append(first.trace.rstrip())
-    if first.log_tail:
+    shown = bool(first.trace) and first.trace.strip()[-_LAST:] in first.log_tail
+    if first.log_tail and not shown:
         parts.append(f"last lines of {first.log_path}:\n{indent(first.log_tail)}")
     elif first.log_path is not None:
         parts.append(f"its log is {first.log_path}")

@@ -59,6 +59,11 @@ class ScoreRole:
             )
         return scored if into == "reward" else _renamed(scored, into)
 
+    def described(self) -> str:
+        """``reward 'exact_match' (plugin (distribution version))``, for messages."""
+        about = self.group.run("describe")[0]
+        return f"{self.name} {about['reward']!r}" + (f" ({about['owner']})" * bool(about["owner"]))
+
     def texts(self, batch: Batch) -> list[str]:
         """The responses as text, decoded where the scorer runs."""
         everything = ship(batch, np.arange(len(batch)), ["response_ids"])

@@ -63,7 +63,7 @@ def train(plan: RunPlan, plugins: PluginSet, run_dir: Path) -> dict[str, float]:
     manifest = _read(run_dir / "manifest.json")
     attempt = int(manifest.get("attempt", 1))
     began, skipped = _resume_point(plan, run_dir)
-    display = Display(plan.run.display, plan.run.steps)
+    display = Display(plan.run.display, plan.run.steps, max_seconds=plan.run.max_seconds)
     trackers = Trackers(_trackers(plan, plugins), report=display.message)
     progress = Progress(attempt=attempt)
     config = hide(plan.to_json())
@@ -84,6 +84,7 @@ def train(plan: RunPlan, plugins: PluginSet, run_dir: Path) -> dict[str, float]:
         with open_session(plan, plugins, run_dir, display.phase) as session:
             if began is not None:
                 restore(session, began, progress)
+                display.at(progress.step)
                 progress.last = _recorded(began)
             loop = Loop(session, trackers, display, progress, made_by(session))
             if began is not None and began.path.parent == run_dir / "checkpoints":

@@ -103,7 +103,13 @@ def _template(setting: bool | str) -> ChatTemplate:
 def _check_splits(train: Sequence[Problem], held_out: Sequence[Problem], owner: Owner) -> None:
     for name, problems in (("train", train), ("eval", held_out)):
         if not problems:
-            raise DataError(f"the task's split {name!r} is empty", owner=owner)
+            raise DataError(
+                f"the task's split {name!r} is empty",
+                hint="for files: task.eval_fraction=0.1, or task.eval_path=FILE"
+                if name == "eval"
+                else "problems('train') gave none",
+                owner=owner,
+            )
     known = {prompt_key(problem) for problem in train}
     leaked = [problem.uid for problem in held_out if prompt_key(problem) in known]
     if leaked:

@@ -42,6 +42,7 @@ class Display:
             nothing; ``auto`` is rich on a terminal that can show it, else plain.
         total_steps: steps of the run, for the bar and the time left; 0 if unknown.
         every: steps between plain lines; 0 makes about twenty lines of a run.
+        max_seconds: seconds after which the run ends by itself; None is no limit.
         stream: where to write; None is the process's standard output.
         title: replaces ``algorithm · task · model · seed`` from the run's configuration.
     """
@@ -52,6 +53,7 @@ class Display:
         total_steps: int = 0,
         *,
         every: int = 0,
+        max_seconds: float | None = None,
         stream: TextIO | None = None,
         title: str = "",
     ) -> None:
@@ -61,7 +63,7 @@ class Display:
         self.mode: Mode = pick_mode(self._stream, os.environ) if mode == "auto" else mode
         self._every = every if every > 0 else max(1, total_steps // 20)
         self._title = title
-        self._state = DisplayState(total_steps)
+        self._state = DisplayState(total_steps, max_seconds)
         self._screen: Screen | None = None
 
     def start(self, run: RunInfo) -> None:
@@ -82,6 +84,13 @@ class Display:
             self._open()
         elif name and not self._state.marks:  # later ones would be a line at each evaluation
             self._write(f"{name} …")
+
+    def at(self, step: int) -> None:
+        """Say that the run goes on after a step that an earlier attempt has finished."""
+        self._state.step = step
+        done = step >= self._state.total_steps > 0
+        rest = "; all of its steps are done, raise steps= to train more" if done else ""
+        self.message(f"goes on after step {step} of {self._state.total_steps or '?'}{rest}")
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take in one step."""
@@ -112,7 +121,14 @@ class Display:
         if self._screen is not None:
             self._close()
         elif self._state.title:
-            self._write(f"{status} after {self._state.step} steps")
+            self._write(f"{status} after {self._state.step} steps{self._why(status)}")
+
+    def _why(self, status: str) -> str:
+        """Why a run ended before its last step without a failure."""
+        state = self._state
+        if status != "finished" or state.max_seconds is None or state.step >= state.total_steps:
+            return ""
+        return f" of {state.total_steps}: max_seconds={state.max_seconds:g} have passed"
 
     def __enter__(self) -> Self:
         return self

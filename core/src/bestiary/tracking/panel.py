@@ -33,6 +33,11 @@ _RIGHT = (
     ("response length", "response_len/mean", "tokens"),
     ("loss", "loss/policy", ""),
 )
+_SOME = (
+    ("held-out reward", "eval/reward", "", ""),
+    ("KL in reward", "kl/reward", "nats/token"),
+)
+"""A row that is shown where a run has one of the two."""
 _SPARK = 18
 _BORDER = {"finished": "green", "failed": "red", "stopped": "yellow"}
 
@@ -85,7 +90,10 @@ def _numbers(state: DisplayState) -> Table:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(justify="right", no_wrap=True, style="bold", min_width=6)
     grid.add_column(style="dim", no_wrap=True)
-    for (name, key, _, drawn), (name2, key2, unit2) in zip(_LEFT, _RIGHT, strict=True):
+    rows = list(zip(_LEFT, _RIGHT, strict=True))
+    if state.graded or _SOME[1][1] in state.latest:
+        rows.append(_SOME)
+    for (name, key, _, drawn), (name2, key2, unit2) in rows:
         grid.add_row(
             name,
             number(state.latest.get(key)),

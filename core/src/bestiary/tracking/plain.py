@@ -9,6 +9,7 @@ _SHOWN = (
     ("lambda", "lagrange/lambda"),
     ("accuracy", "preference/accuracy"),
     ("kl", "kl/reference"),
+    ("kl in reward", "kl/reward"),
     ("len", "response_len/mean"),
     ("entropy", "entropy"),
     ("tok/s", "throughput/tokens_per_s"),
@@ -16,6 +17,7 @@ _SHOWN = (
 _EVAL = (
     ("held-out", "eval/exact_match"),
     ("greedy", "eval/greedy"),
+    ("held-out reward", "eval/reward"),
     ("held-out cost", "eval/cost"),
     ("held-out accuracy", "eval/accuracy"),
 )
@@ -29,6 +31,8 @@ def is_due(step: int, total: int, every: int, evaluated: bool) -> bool:
 def step_line(state: DisplayState, evaluated: bool) -> str:
     """One line about the latest step; evaluation results only if this step has them."""
     shown = (*_SHOWN[:1], *(_EVAL if evaluated else ()), *_SHOWN[1:])
+    if not state.graded:
+        shown = tuple(item for item in shown if item[1] != "eval/reward")
     total = str(state.total_steps) if state.total_steps else "?"
     parts = [f"step {state.step:>{len(total)}}/{total}"]
     parts += [f"{name} {number(state.latest[key])}" for name, key in shown if key in state.latest]

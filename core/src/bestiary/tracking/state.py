@@ -19,10 +19,12 @@ class DisplayState:
 
     Args:
         total_steps: steps of the run; 0 if unknown.
+        max_seconds: seconds after which the run ends by itself; None is no limit.
         clock: seconds, monotonic.
     """
 
     total_steps: int = 0
+    max_seconds: float | None = None
     clock: Callable[[], float] = time.monotonic
     title: str = ""
     folder: str = ""
@@ -69,6 +71,12 @@ class DisplayState:
             del values[1:-1:2]
 
     @property
+    def graded(self) -> bool:
+        """Whether the held-out reward says more than the share of right answers."""
+        reward = self.latest.get("eval/reward")
+        return reward is not None and reward != self.latest.get("eval/exact_match")
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the start."""
         return (self.clock() if self.ended is None else self.ended) - self.began
@@ -91,4 +99,7 @@ class DisplayState:
         if not paces:
             return None
         left = (self.total_steps - now_step) * sum(paces) / len(paces)
-        return max(0.0, left - (self.clock() - now))
+        left -= self.clock() - now
+        if self.max_seconds is not None:
+            left = min(left, self.max_seconds - (self.clock() - self.marks[0][1]))
+        return max(0.0, left)
