@@ -211,3 +211,26 @@ def test_segments_of_others_are_left_alone():
 def test_folders_of_jobs_leave_room_for_sockets(monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", "/a/very/long/folder/for/temporary/files/of/this/user")
     assert str(temp_dir("0123456789ab")) == "/tmp/bst-0123456789ab"
+
+
+def test_a_process_that_has_just_begun_its_program_is_waited_for(monkeypatch):
+    # The kernel shows an empty environment between exec and the program's first instruction.
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env={**os.environ, "BESTIARY_TEST_TOKEN": "young"},
+    )
+    try:
+        real, asked = psutil.Process.environ, []
+
+        def environ(process):
+            asked.append(process.pid)
+            first = process.pid == child.pid and asked.count(child.pid) == 1
+            return {} if first else real(process)
+
+        monkeypatch.setattr(psutil.Process, "environ", environ)
+        found = [p.pid for p in reaper.marked("BESTIARY_TEST_TOKEN", "young")]
+    finally:
+        child.kill()
+        child.wait()
+    assert found == [child.pid]
+    assert asked.count(child.pid) >= 2

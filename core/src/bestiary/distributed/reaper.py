@@ -24,6 +24,8 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place of shared memory, no
 _POLL_S = 0.05
 _KILL_S = 5.0
 _WATCH_S = 1.0
+_START_S = 0.2
+_YOUNG_S = 10.0
 
 
 def marked(variable: str, token: str, *, temp: Path | None = None) -> list[psutil.Process]:
@@ -53,7 +55,7 @@ def marked(variable: str, token: str, *, temp: Path | None = None) -> list[psuti
 
 def _belongs(process: psutil.Process, variable: str, token: str, temp: Path | None) -> bool:
     with contextlib.suppress(psutil.Error):
-        if process.environ().get(variable) == token:
+        if _environment(process).get(variable) == token:
             return True
     if temp is None:
         return False
@@ -62,6 +64,22 @@ def _belongs(process: psutil.Process, variable: str, token: str, temp: Path | No
             if os.readlink(f"/proc/{process.pid}/fd/{number}").startswith(f"{temp}/"):
                 return True
     return False
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """What a process was started with; one that has just begun a program is waited for.
+
+    The kernel shows an empty environment for a moment after ``exec``, and to the parent the child
+    has started by then.
+    """
+    found = process.environ()
+    deadline = time.monotonic() + _START_S
+    while not found and time.time() - process.create_time() < _YOUNG_S:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.005)
+        found = process.environ()
+    return found
 
 
 def end_marked(
