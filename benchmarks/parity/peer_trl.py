@@ -1,15 +1,20 @@
 """Runs TRL's own loss on recorded inputs: ``peer_trl.py IN.safetensors OUT.safetensors``.
 
 ``GRPOTrainer._compute_loss`` is called as it is, on a stand-in that has the trainer's settings and
-returns the recorded log-probabilities in place of a forward pass; nothing of it is re-typed.
+returns the recorded log-probabilities in place of a forward pass, and so are the statements of
+both trainers that turn rewards into advantages; nothing of it is re-typed.
 """
 
+import ast
+import inspect
 import sys
+import textwrap
 from collections import defaultdict
 from types import SimpleNamespace
 
 import torch
 from safetensors.torch import load_file, save_file
+from trl.trainer import grpo_trainer, rloo_trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import entropy_from_logits, selective_log_softmax
 
@@ -51,6 +56,65 @@ def trainer(x, now, **settings):
     return made
 
 
+ADVANTAGES = {
+    "adv.group": {"scale_rewards": "group"},
+    "adv.none": {"scale_rewards": "none"},
+    "adv.batch": {"scale_rewards": "batch"},
+    "adv.gdpo": {"multi_objective_aggregation": "normalize_then_sum"},
+    "adv.rloo": {"normalize_advantages": False},
+    "adv.rloo.whitened": {"normalize_advantages": True},
+}
+"""Name of a row → settings of the trainer that computes advantages."""
+
+
+def statements(module, function, first, last):
+    """The statements of a method from the assignment of ``first`` to that of ``last``, compiled.
+
+    The method also generates and scores; these are the lines that turn rewards into advantages.
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+
+    def assigns(node, name, call=""):
+        return (
+            isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == name
+            and call in ast.unparse(node.value)
+        )  # fmt: skip
+
+    body = tree.body[0].body
+    start = next(i for i, node in enumerate(body) if assigns(node, first))
+    end = next(i for i, node in enumerate(body) if assigns(node, *last))
+    return compile(ast.Module(body[start : end + 1], []), module.__file__, "exec")
+
+
+def advantages(x):
+    out = {}
+    grpo = statements(
+        grpo_trainer, GRPOTrainer._generate_and_score_completions, "unscorable_mask",
+        ("advantages", "nan_to_num"),
+    )  # fmt: skip
+    rloo = statements(
+        rloo_trainer, rloo_trainer.RLOOTrainer._generate_and_score_completions, "grouped_rewards",
+        ("advantages", "nan_to_num"),
+    )  # fmt: skip
+    per_func = x["rewards_per_func"]
+    for name, settings in ADVANTAGES.items():
+        trainer = SimpleNamespace(**{
+            "multi_objective_aggregation": "sum_then_normalize", "scale_rewards": "group",
+            "reward_weights": x["reward_weights"], "reward_funcs": [None] * per_func.shape[1],
+            **settings,
+        })  # fmt: skip
+        rewards = (per_func * x["reward_weights"]).nansum(dim=1)
+        rewards[per_func.isnan().all(dim=1)] = torch.nan
+        names = {
+            "self": trainer, "rewards_per_func": per_func.clone(), "rewards": rewards,
+            "num_generations": int(x["num_generations"]), "device": torch.device("cpu"),
+        }  # fmt: skip
+        module = rloo_trainer if "rloo" in name else grpo_trainer
+        exec(rloo if "rloo" in name else grpo, {**vars(module), **names}, names)
+        out[name] = names["advantages"]
+    return out
+
+
 def main():
     x = load_file(sys.argv[1])
     mask = x["mask"]
@@ -67,6 +131,7 @@ def main():
         loss = GRPOTrainer._compute_loss(trainer(x, now, **settings), None, inputs)
         out[name] = loss.detach()
         out[f"{name}.grad"] = torch.autograd.grad(loss, now)[0]
+    out.update(advantages(x))
     out["logps"] = selective_log_softmax(x["logits"], x["ids"].long())
     out["entropies"] = entropy_from_logits(x["logits"])
     save_file({n: t.detach().contiguous().double() for n, t in out.items()}, sys.argv[2])

@@ -90,6 +90,12 @@ def losses(x):
     tv = Config(ACTOR, clip_ratio_low=0.05, clip_ratio_high=0.05, clip_ratio_c=1.5)
     run("dppo_tv", f["dppo_tv"], tv, "token-mean")
     run("dppo_kl", f["dppo_kl"], tv, "token-mean")
+    cov = Config(clip_cov_ratio=1.0, clip_cov_lb=0.05, clip_cov_ub=5.0, kl_cov_ratio=0.2,
+                 ppo_kl_coef=0.7)  # fmt: skip
+    # A range that clips nothing: verl takes clipped tokens out of the draw.
+    wide = Config(ACTOR, clip_ratio_low=0.99, clip_ratio_high=99.0, policy_loss=cov)
+    run("clip_cov", f["clip_cov"], wide, "token-mean")
+    run("kl_cov", f["kl_cov"], wide, "token-mean")
     values = x["values"].clone().requires_grad_()
     value = algos.compute_value_loss(values, x["returns"], x["old_values"], x["mask"], 0.2)[0]
     out["value"] = value.detach()

@@ -1,4 +1,4 @@
-"""Our losses beside TRL's own ``GRPOTrainer._compute_loss``, on the same inputs.
+"""Our losses and advantages beside those of TRL's own trainers, on the same inputs.
 
 TRL 1.16 lives in an environment of its own (the one of the other comparisons).
 
@@ -20,6 +20,7 @@ from run_verl import build, inputs
 from safetensors.torch import load_file, save_file
 
 from bestiary.batch import Rows
+from bestiary.distributed.collectives import LocalReduce
 from bestiary.ops.logits import entropy_from_logits, token_logprobs
 from bestiary.protocols import ModelOutput
 from bestiary.roles.row_weights import row_weights
@@ -32,7 +33,44 @@ def given(seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     x["sequence_advantages"] = x["advantages"][:, 0].contiguous()
     generator = torch.Generator().manual_seed(seed)
     x["ids"] = torch.randint(0, x["logits"].shape[-1], x["mask"].shape, generator=generator)
+    groups, each = 5, 4
+    per_func = torch.randint(0, 4, (groups * each, 2), generator=generator).to(dtype) / 3
+    per_func[3] = torch.nan  # nothing could score it
+    per_func[9, 1] = torch.nan  # one of the two could
+    per_func[4 * each :] = 1.0  # a group of equal rewards
+    x["rewards_per_func"], x["num_generations"] = per_func, torch.tensor(each)
+    x["reward_weights"] = torch.tensor([1.0, 0.5], dtype=dtype)
     return x
+
+
+def advantages(x: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """One number a sample, from the same rewards."""
+    per_func, weights = x["rewards_per_func"], x["reward_weights"]
+    each = int(x["num_generations"])
+    valid = ~per_func.isnan().all(dim=1)
+    parts = [{f"r{k}": float(v) for k, v in enumerate(row) if not v.isnan()} for row in per_func]
+    every = Rows(
+        {
+            "reward": (per_func * weights).nansum(dim=1), "valid": valid,
+            "group": torch.arange(len(per_func)) // each,
+            "response_len": torch.ones(len(per_func)),
+        },
+        torch.ones(len(per_func), 1, dtype=torch.bool),
+        {"parts": parts},
+    )  # fmt: skip
+    both = {f"r{k}": float(w) for k, w in enumerate(weights)}
+
+    def run(name: str, **options: object) -> torch.Tensor:
+        return build("advantage", name, **options)(every, LocalReduce())["advantages"]
+
+    return {
+        "adv.group": run("group", eps=1e-4),
+        "adv.none": run("group", scale="none"),
+        "adv.batch": run("group", scale="batch_std", eps=1e-4),
+        "adv.gdpo": run("gdpo", weights=both, eps=1e-4, whiten="sample"),
+        "adv.rloo": run("rloo"),
+        "adv.rloo.whitened": run("rloo", whiten="sample"),
+    }
 
 
 def ours(x: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -61,6 +99,7 @@ def ours(x: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     run("cispo", "cispo", "token-mean", clip_high=0.28)  # TRL bounds the weight itself
     run("sapo", "sapo", "seq-mean-token-mean")
     run("gspo", "gspo", "seq-mean-token-mean")
+    out.update(advantages(x))
     out["logps"] = token_logprobs(x["logits"], x["ids"].long())
     out["entropies"] = entropy_from_logits(x["logits"])
     return out

@@ -73,7 +73,8 @@ def rows(x: dict[str, torch.Tensor]) -> Rows:
     return Rows(
         {
             "reward": x["reward"], "baseline_reward": x["baseline"], "group": x["group"].long(),
-            "valid": torch.ones(len(mask), dtype=torch.bool), "response_len": mask.sum(-1),
+            "valid": torch.ones(len(mask), dtype=torch.bool), "row_key": torch.arange(len(mask)),
+            "response_len": mask.sum(-1),
             "values": x["values"], "old_logprobs": x["old"], "rollout_logprobs": x["rollout"],
             "ref_logprobs": x["ref"], "probs_squared": x["squared"],
             "advantages": x["advantages"],
@@ -124,8 +125,11 @@ def losses(x: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     out: dict[str, torch.Tensor] = {}
 
     def run(name: str, loss: str, mode: str, **options: object) -> None:
-        now = x["now"].clone().requires_grad_()
-        per_token, _ = build("loss", loss, **options)(ModelOutput(logprobs=now), every)
+        now, built, on = x["now"].clone().requires_grad_(), build("loss", loss, **options), every
+        if built.options.selects:  # verl chooses by the current policy
+            as_now = every.with_columns(old_logprobs=x["now"])
+            on = every.with_columns(selected=built.prepare(as_now, LocalReduce())["selected"])
+        per_token, _ = built(ModelOutput(logprobs=now), on)
         norm = float(every.mask.shape[1])  # verl's default constant: the padded width
         weights = torch.from_numpy(row_weights(lengths, mode, length_norm=norm))
         total = (per_token.double() * weights[:, None]).sum()
@@ -136,6 +140,9 @@ def losses(x: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for mode in ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean",
                  "seq-mean-token-sum-norm"):  # fmt: skip
         run(f"vanilla.{mode}", "clip", mode, dual_clip=3.0, **clip)
+    wide = {"clip_low": 0.99, "clip_high": 99.0}
+    run("clip_cov", "clip_cov", "token-mean", ratio=1.0, cov_low=0.05, cov_high=5.0, **wide)
+    run("kl_cov", "kl_cov", "token-mean", ratio=0.2, kl_coef=0.7)
     run("gspo", "gspo", "seq-mean-token-mean")
     run("gspo.wide", "gspo", "seq-mean-token-mean", **clip)
     run("sapo", "sapo", "seq-mean-token-mean")

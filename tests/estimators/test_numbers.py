@@ -126,10 +126,28 @@ def test_pass_at_k_by_hand(kit):
 def test_gdpo_normalises_each_part_apart(kit):
     x = rows([[1, 1], [1, 0]], reward=[0.0, 0.0], group=[0, 0])
     x = Rows(dict(x), x.mask, {"parts": [{"big": 100.0, "small": 0.0}, {"big": 0.0, "small": 0.1}]})
-    plain = kit.estimator("gdpo", whiten=False, eps=0.0)(x, kit.local)["advantages"]
+    plain = kit.estimator("gdpo", whiten="none", eps=0.0)(x, kit.local)["advantages"]
     close(plain, [[0.0, 0.0], [0.0, 0.0]])
-    made = kit.estimator("gdpo", whiten=False, eps=0.0, weights={"small": 0.0})(x, kit.local)
+    made = kit.estimator("gdpo", whiten="none", eps=0.0, weights={"small": 0.0})(x, kit.local)
     close(made["advantages"], [[math.sqrt(0.5)] * 2, [-math.sqrt(0.5), 0.0]])
+
+
+def test_whitening_over_samples_counts_a_response_once(kit):
+    # Leave-one-out: +2, -2; +1, -1. Mean 0, deviation sqrt((4+4+1+1)/3).
+    lengths = [[1, 1, 1], [1, 0, 0], [1, 0, 0], [1, 1, 0]]
+    x = rows(lengths, reward=[3.0, 1.0, 1.0, 0.0], group=[0, 0, 1, 1])
+    made = kit.estimator("rloo", whiten="sample", whiten_eps=0.5)(x, kit.local)["advantages"]
+    close(made, [v / (math.sqrt(10 / 3) + 0.5) for v in (2.0, -2.0, 1.0, -1.0)])
+    # An invalid sample stays out of the mean and the deviation, and gets 0.
+    x = x.with_columns(valid=torch.tensor([True, True, True, False]))
+    made = kit.estimator("rloo", whiten="sample", whiten_eps=0.5)(x, kit.local)["advantages"]
+    close(made, [2.0 / 2.5, -2.0 / 2.5, 0.0, 0.0])  # +2, -2 and a group of one
+    text = {"parts": [{"a": v} for v in (3.0, 1.0, 1.0, 0.0)]}
+    both = Rows(dict(x.with_columns(valid=torch.ones(4, dtype=torch.bool))), x.mask, text)
+    made = kit.estimator("gdpo", whiten="sample", eps=0.0, whiten_eps=0.5)(both, kit.local)
+    one = math.sqrt(0.5)  # each group's parts normalised: +-sqrt(1/2); deviation sqrt(4/2/3)
+    expected = [v / (math.sqrt(2 / 3) + 0.5) for v in (one, -one, one, -one)]
+    close(made["advantages"], expected)
 
 
 def test_gdpo_without_parts_says_what_it_needs(kit):

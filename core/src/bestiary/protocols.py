@@ -340,6 +340,10 @@ class LossOptions:
     unit: ClassVar[Literal["row", "group"]] = "row"
     """``row``: row i of the loss depends on row i only. ``group``: on the rows of its group, as
     in a loss of preference pairs; they then come in one micro-batch, numbered by ``group``."""
+    selects: ClassVar[frozenset[str]] = frozenset()
+    """Token columns that its ``prepare(x, reduce)`` makes once a step, without gradient, right
+    after the advantages: for losses that choose tokens by comparing them over the batch. It reads
+    the other columns of ``requires``, and ``row_key`` and ``valid`` where they are named."""
     corrected: ClassVar[bool] = False
     """True for policy losses: multiplied by the column ``token_weight`` that a correction makes."""
 

@@ -73,11 +73,14 @@ class RunPlan:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Columns that the chosen estimator, correction and sampler read."""
+        """Columns that the estimator, correction, sampler and a selecting loss read."""
         found: frozenset[str] = frozenset()
         for group in ("advantage", "correction", "sampler"):
             if self.chosen(group):
                 found |= frozenset(getattr(self.options[group], "requires", ()))
+        loss = self.options["loss"]
+        if self.chosen("loss") and loss.selects:
+            found |= loss.requires - loss.selects - {"advantages"}
         return found
 
     def chosen(self, group: str) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 SAMPLE_COLUMNS: Final = frozenset(
     {
         "uid",
+        "row_key",
         "group",
         "group_uid",
         "parent_uid",
@@ -86,6 +87,8 @@ def check_requirements(plan: "RunPlan", catalog: Catalog) -> None:
     _check_columns("sampler", watched, made | LOSS_COLUMNS, plan, catalog)
     if plan.chosen("loss"):
         loss = plan.options["loss"]
+        if plan.chosen("advantage"):
+            made |= loss.selects
         _check_columns("loss", loss.requires, made | LOSS_COLUMNS, plan, catalog)
         if "values" in loss.outputs and not any(role.kind == "value" for role in roles):
             choice = catalog.choice("loss", plan.choices["loss"])

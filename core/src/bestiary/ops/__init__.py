@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         masking,
         policy,
         returns,
+        selection,
         value,
         vtrace,
         weights,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         sequence_surrogate,
     )
     from bestiary.ops.returns import discounted_returns, gae, terminal_rewards
+    from bestiary.ops.selection import advantage_covariance, largest, random_priority
     from bestiary.ops.value import clipped_value_loss
     from bestiary.ops.weights import loss_totals, loss_weights, weighted_sum
 
@@ -49,6 +51,7 @@ _FUNCTIONS = {
     "masking": ("length_mask", "masked_mean", "masked_sum", "masked_var", "whiten"),
     "policy": ("cispo", "clipped_surrogate", "gmpo", "reinforce", "sapo", "sequence_surrogate"),
     "returns": ("discounted_returns", "gae", "terminal_rewards"),
+    "selection": ("advantage_covariance", "largest", "random_priority"),
     "value": ("clipped_value_loss",),
     "vtrace": (),  # the function has the module's name, and one name cannot be both
     "weights": ("loss_totals", "loss_weights", "weighted_sum"),
@@ -56,6 +59,7 @@ _FUNCTIONS = {
 _HOMES = {name: module for module, names in _FUNCTIONS.items() for name in names}
 
 __all__ = [
+    "advantage_covariance",
     "cispo",
     "clipped_surrogate",
     "clipped_value_loss",
@@ -74,6 +78,7 @@ __all__ = [
     "kl_loss",
     "lagrange",
     "lagrange_step",
+    "largest",
     "length_mask",
     "logits",
     "loss_totals",
@@ -84,10 +89,12 @@ __all__ = [
     "masking",
     "policy",
     "probs_squared",
+    "random_priority",
     "reinforce",
     "rejection_mask",
     "returns",
     "sapo",
+    "selection",
     "sequence_surrogate",
     "terminal_rewards",
     "token_logprobs",

@@ -1,5 +1,6 @@
 """The chosen estimator, run where its scope says."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from bestiary.protocols import (
     AdvantageEstimator,
     AdvantageOptions,
     ComponentRef,
-    CorrectionOptions,
+    LossOptions,
     Stat,
 )
 from bestiary.roles.model import Group
@@ -34,16 +35,44 @@ class _Needs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CorrectionPart:
-    """The chosen correction: its reference for the workers, its options, and who provides it."""
+class Part:
+    """What runs after the estimator: a correction, or the pass of a loss that selects tokens.
+
+    Args:
+        reference: the component, for the workers.
+        options: what it needs and makes.
+        owner: who provides it.
+    """
 
     reference: ComponentRef
-    options: CorrectionOptions
+    options: _Needs
     owner: Owner | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The needs of a loss's ``prepare``, from its options."""
+
+    loss: LossOptions
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """What the loss reads and does not make itself."""
+        return self.loss.requires - self.loss.selects
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """Nothing."""
+        return frozenset()
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """The columns of its selection."""
+        return self.loss.selects
+
+
 class AdvantageRole:
-    """Calls an estimator on the trainable rows, then the correction; other rows get 0.
+    """Calls an estimator on the trainable rows, then the parts; other rows get 0.
 
     Args:
         reference: the estimator, for the workers.
@@ -51,7 +80,7 @@ class AdvantageRole:
         options: its options, which say what it needs.
         group: the workers that hold the shards.
         owner: who provides it.
-        correction: weights tokens afterwards, where one is chosen.
+        parts: what weights or selects tokens afterwards, in this order.
     """
 
     def __init__(
@@ -62,7 +91,7 @@ class AdvantageRole:
         group: Group,
         services: Services,
         owner: Owner | None = None,
-        correction: CorrectionPart | None = None,
+        parts: Sequence[Part] = (),
     ) -> None:
         self.reference = reference
         self.estimator = estimator
@@ -70,21 +99,21 @@ class AdvantageRole:
         self.group = group
         self.services = services
         self.owner = owner
-        self.correction = correction
+        self.parts = tuple(parts)
 
     def __call__(self, batch: Batch, **scalars: Any) -> Batch:  # noqa: ANN401 - numbers and names
-        """The columns of the estimator and of the correction, for every row of the batch."""
+        """The columns of the estimator and of the parts, for every row of the batch."""
         self._check(batch, self.reference, self.options, self.owner)
         if self.options.scope == "sample":
             made = self._on_controller(batch, scalars)
         else:
             group = self.options.scope == "group"
             made = self._on_shards(batch, self.reference, self.options, scalars, group)
-        if self.correction is None:
-            return made
-        part, joined = self.correction, batch.join(made)
-        self._check(joined, part.reference, part.options, part.owner)
-        return made.join(self._on_shards(joined, part.reference, part.options, {}, False))
+        for part in self.parts:
+            joined = batch.join(made)
+            self._check(joined, part.reference, part.options, part.owner)
+            made = made.join(self._on_shards(joined, part.reference, part.options, {}, False))
+        return made
 
     @staticmethod
     def _check(batch: Batch, reference: ComponentRef, options: _Needs, owner: Owner | None) -> None:

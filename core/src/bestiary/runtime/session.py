@@ -15,7 +15,7 @@ from bestiary.plugins.manager import PluginSet
 from bestiary.protocols import Algorithm, ComponentRef, Role, Sampler, Sampling
 from bestiary.rewards.loading import reward_ref
 from bestiary.rewards.worker import RewardArgs
-from bestiary.roles.advantage import AdvantageRole, CorrectionPart
+from bestiary.roles.advantage import AdvantageRole, Part, Selection
 from bestiary.roles.model import Group, Model
 from bestiary.roles.services import Services
 from bestiary.runtime.components import Components
@@ -280,18 +280,28 @@ def _algorithm(
             group,
             services,
             components.owner(advantage),
-            _correction(plan, components),
+            _parts(plan, components),
         )
         algorithm.reads = plan.reads
     return algorithm
 
 
-def _correction(plan: RunPlan, components: Components) -> CorrectionPart | None:
-    if not plan.chosen("correction"):
-        return None
-    ref = plan.reference("correction")
-    components.build(ref)  # a broken one is an error here, not in a worker
-    return CorrectionPart(ref, components.options(ref), components.owner(ref))
+def _parts(plan: RunPlan, components: Components) -> list[Part]:
+    """What runs after the estimator: the correction, and a loss that selects tokens."""
+    parts = []
+    for group in ("correction", "loss"):
+        if not plan.chosen(group):
+            continue
+        ref = plan.reference(group)
+        options = components.options(ref)
+        if group == "loss":
+            if not options.selects:
+                continue
+            options = Selection(options)
+        else:
+            components.build(ref)  # a broken one is an error here, not in a worker
+        parts.append(Part(ref, options, components.owner(ref)))
+    return parts
 
 
 def load_feeds(plan: RunPlan, components: Components, prompts: Prompts) -> dict[str, TargetFeed]:

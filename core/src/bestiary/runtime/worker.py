@@ -176,7 +176,9 @@ class ModelWorker:
         shipment: Shipment,
         scalars: Mapping[str, Any],
     ) -> Answer:
-        """Run an estimator of scope ``row`` or ``group``, or a correction, on this rank's rows.
+        """Run an estimator of scope ``row`` or ``group``, or what follows it, on this rank's rows.
+
+        What follows is a correction, or the ``prepare`` of a loss that selects tokens.
 
         A rank without rows calls it as well: it joins every reduction, with nothing to add.
         """
@@ -186,7 +188,9 @@ class ModelWorker:
         block = shipment.block()
         rows = Rows.from_block(block)
         with boundary(self.components.owner(ref), f"calling {ref}", AlgorithmError):
-            made = self.components.build(ref)(rows, reduce_over(self.ranks), **scalars)
+            built = self.components.build(ref)
+            function = built.prepare if ref.kind == "loss" else built
+            made = function(rows, reduce_over(self.ranks), **scalars)
             metrics = {name: value for name, value in made.items() if isinstance(value, Stat)}
             columns = {name: value for name, value in made.items() if name not in metrics}
             tokens = _per_token(columns, block.tokens["response_mask"].lengths, rows)

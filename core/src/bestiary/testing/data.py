@@ -52,6 +52,7 @@ def example_rows(
         "response_len": column(lengths),
         "prompt_len": column(rng.integers(1, 9, n)),
         "truncated": column(rng.random(n) < 0.4),
+        "row_key": column(np.array([row_key(i) for i in range(n)], dtype=np.uint64)),
         "sample_index": column(np.concatenate([np.arange(g) for g in groups])),
         "preferred": column(np.concatenate([np.arange(g) % 2 == 0 for g in groups]).astype(float)),
         "unsafe": column(rng.choice([-1.0, 1.0], n)),

@@ -28,9 +28,17 @@ class LossSuite(Suite):
         o = self.made_options()
         every = example_rows(seed, groups=(2,) * 4, invalid=False)
         wanted = (o.requires | o.optional | GIVEN) & {*every}
-        missing = sorted(o.requires - wanted)
+        missing = sorted(o.requires - o.selects - wanted)
         assert not missing, f"add the columns {missing} by overriding rows(seed)"
-        return Rows({n: x for n, x in every.items() if n in wanted}, every.mask)
+        x = Rows({n: x for n, x in every.items() if n in wanted}, every.mask)
+        return x.with_columns(**self.prepared(x)) if o.selects else x
+
+    def prepared(self, x: Rows) -> "dict[str, Tensor]":
+        """The columns that a selecting loss makes of a whole batch."""
+        from bestiary.distributed.collectives import LocalReduce
+
+        made = self.build().prepare(x, LocalReduce())
+        return {n: v for n, v in made.items() if not isinstance(v, Stat)}
 
     def outputs(self, x: Rows, seed: int = 0) -> "dict[str, Tensor]":
         """What the model says about the rows."""
@@ -101,6 +109,14 @@ class LossSuite(Suite):
         o = self.made_options()
         undeclared = sorted(seen - o.requires - o.optional - GIVEN)
         assert not undeclared, f"reads {undeclared}; declare them in `requires` or `optional`"
+
+    def test_a_selection_is_declared_and_made_of_tokens(self) -> None:
+        """``prepare`` gives exactly the columns of ``selects``, one value a token."""
+        o = self.made_options()
+        x = self.rows()
+        made = self.prepared(x) if o.selects else {}
+        assert {*made} == o.selects
+        assert all(tuple(v.shape) == tuple(x.mask.shape) for v in made.values())
 
     @pytest.mark.parametrize("seed", [0, 1])
     def test_any_split_into_micro_batches_adds_up(self, seed: int) -> None:

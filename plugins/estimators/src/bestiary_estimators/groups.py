@@ -25,6 +25,11 @@ from bestiary_estimators.options import (
 Made = Mapping[str, Tensor | Stat]
 
 
+def whiten_samples(x_B: Tensor, x: Rows, reduce: Reduce, eps: float) -> Tensor:
+    """(a − mean)/(std + ε) over the valid samples of the batch; each response counts once."""
+    return whiten(x_B, x["valid"].bool(), eps=eps, eps_mode="std_plus", reduce=reduce)
+
+
 class GroupRelative(Configured):
     """Each reward against its group, one number for the whole response.
 
@@ -68,6 +73,8 @@ class RLOO(Configured):
             singleton=self.options.singleton,
             valid=x["valid"].bool(),
         )
+        if self.options.whiten == "sample":
+            advantages_B = whiten_samples(advantages_B, x, reduce, self.options.whiten_eps)
         return {"advantages": advantages_B, **stats}
 
 
@@ -172,6 +179,8 @@ class GDPO(Configured):
             )
         wide_BT = total_B[:, None].expand(x.mask.shape)
         live_BT = live_tokens(x)
-        if o.whiten:
+        if o.whiten == "sample":
+            return {"advantages": whiten_samples(total_B, x, reduce, o.whiten_eps)}
+        if o.whiten == "token":
             return {"advantages": whiten(wide_BT, live_BT, reduce=reduce)}
         return {"advantages": wide_BT.masked_fill(~live_BT, 0)}

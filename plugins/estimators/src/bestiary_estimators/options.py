@@ -8,6 +8,7 @@ from bestiary.kit.rewards import READS
 from bestiary.protocols import AdvantageOptions, Scope
 
 EpsMode = Literal["var_plus", "var_floor", "std_plus"]
+Whitening = Literal["token", "sample", "none"]
 Singleton = Literal["zero", "raw", "scaled"]
 _RETURNS = frozenset({"advantages", "returns"})
 
@@ -70,6 +71,10 @@ class RLOOOptions(_SequenceOptions):
 
     singleton: Singleton = "zero"
     """A group of one: 0, or the raw reward as in verl's loop."""
+    whiten: Literal["sample", "none"] = "none"
+    """``sample`` whitens over the samples of the batch: TRL's ``normalize_advantages``."""
+    whiten_eps: float = 1e-4
+    """Added to that deviation; TRL has 1e-4."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,8 +139,11 @@ class GDPOOptions(AdvantageOptions):
     """Of the group's deviation."""
     eps: float = 1e-6
     """Added to the group's deviation."""
-    whiten: bool = True
-    """Whiten the sum over all tokens of the batch."""
+    whiten: Whitening = "token"
+    """Whiten the sum over the batch: each token counts (verl), each sample counts, its deviation
+    plus ``whiten_eps`` (TRL), or not at all."""
+    whiten_eps: float = 1e-4
+    """Added to the deviation over samples; TRL has 1e-4."""
 
     def __post_init__(self) -> None:
         _check_deviation(self.ddof, self.eps)

@@ -10,6 +10,8 @@ def bestiary_register(registry: Registry) -> None:
         ("clip", "policy:Clip", "ClipOptions"),
         ("clip_higher", "policy:Clip", "ClipHigherOptions"),
         ("clip_constant", "policy:Clip", "ClipConstantOptions"),
+        ("clip_cov", "covariance:ClipCov", "ClipCovOptions"),
+        ("kl_cov", "covariance:KLCov", "KLCovOptions"),
         ("gspo", "policy:GSPO", "GSPOOptions"),
         ("cispo", "policy:CISPO", "CISPOOptions"),
         ("sapo", "policy:SAPO", "SAPOOptions"),

@@ -66,6 +66,50 @@ class ClipConstantOptions(ClipOptions):
     """The constant length; None is what the algorithm passes, its limit of response tokens."""
 
 
+_COVARIANCE = _OLD | {"selected", "row_key", "valid"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClipCovOptions(ClipOptions):
+    """Clip-Cov: no gradient for a few tokens of high covariance (arXiv:2505.22617, eq. 12)."""
+
+    requires: ClassVar[frozenset[str]] = _COVARIANCE
+    selects: ClassVar[frozenset[str]] = frozenset({"selected"})
+
+    ratio: float = 2e-4
+    """Share of the batch's tokens that is dropped, one at least; drawn at random from the range."""
+    cov_low: float = 1.0
+    """Covariances above this may be drawn; the paper and verl have 1."""
+    cov_high: float = 5.0
+    """Covariances below this may be drawn; the paper and verl have 5."""
+
+    def __post_init__(self) -> None:
+        ClipOptions.__post_init__(self)
+        if not 0.0 < self.ratio <= 1.0:
+            raise ValueError(f"ratio={self.ratio}: must be in (0, 1]")
+        if not self.cov_low < self.cov_high:
+            raise ValueError(f"cov_low={self.cov_low} must be below cov_high={self.cov_high}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KLCovOptions(PolicyLossOptions):
+    """KL-Cov: −ρA, and a penalty on the tokens of highest covariance (arXiv:2505.22617, eq. 14)."""
+
+    requires: ClassVar[frozenset[str]] = _COVARIANCE
+    selects: ClassVar[frozenset[str]] = frozenset({"selected"})
+
+    ratio: float = 2e-4
+    """Share of the batch's tokens that is penalised, one at least: those of largest covariance."""
+    kl_coef: float = 1.0
+    """Weight of |log π/π_old| on them; the paper and verl have 1."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.ratio <= 1.0:
+            raise ValueError(f"ratio={self.ratio}: must be in (0, 1]")
+        if self.kl_coef < 0.0:
+            raise ValueError(f"kl_coef={self.kl_coef}: must not be negative")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GSPOOptions(PolicyLossOptions):
     """GSPO: the ratio of whole sequences (Zheng et al. 2025, arXiv:2507.18071, eq. 5)."""
