@@ -51,6 +51,20 @@ def test_data_01_odd_sizes_lose_no_row():
     assert [len(m) for m in sizes.ranks[0].micro] == [8] * 15 + [4]
 
 
+def test_attention_makes_long_rows_cost_more():
+    ones, lens = np.ones(4, dtype=np.int64), np.array([99, 60, 60, 60])
+
+    def rows(quadratic):
+        plan = plan_microbatches(
+            ones, lens, np.arange(4), world=2, tokens_per_micro=1000, quadratic=quadratic
+        )
+        return sorted(len(r.rows) for r in plan.ranks)
+
+    assert rows(0.0) == [2, 2]  # tokens: 100 + 61 against 61 + 61
+    # 100 + (1² + 99·101)/4 = 2600 alone against 3·(61 + (1² + 60·62)/4) = 2974.
+    assert rows(0.25) == [1, 3]
+
+
 def test_dist_02_ranks_run_the_same_number_of_microbatches():
     prompt = np.ones(5, dtype=np.int64)
     response = np.array([89, 79, 69, 24, 19])

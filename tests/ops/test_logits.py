@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bestiary.ops import logits as module
+from bestiary.ops.kl import kl_estimate
+from bestiary.ops.logits import full_kl
 from bestiary.ops.policy import entropy_from_logits, token_logprobs
 
 FAULTS = {
@@ -176,3 +179,55 @@ def test_ids_of_another_shape_are_refused():
     # TypeError is the run-time type checker's, where that is switched on.
     with pytest.raises((ValueError, TypeError)):
         token_logprobs(torch.zeros(2, 3, 4), torch.zeros(2, 2, dtype=torch.int64))
+
+
+# --------------------------------------------------------------------------- KL over the vocabulary
+
+
+def plain_kl(logits, ref, temperature):
+    p = torch.log_softmax(logits / temperature, -1)
+    q = torch.log_softmax(ref / temperature, -1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+@given(seed=st.integers(0, 999), temperature=st.floats(0.3, 3.0))
+@laws
+def test_the_full_kl_is_the_sum_over_the_vocabulary_with_its_gradient(seed, temperature):
+    logits, _ = random_case(seed)
+    ref, _ = random_case(seed + 1000)
+    mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    found, wanted = full_kl(mine, ref, temperature), plain_kl(theirs, ref, temperature)
+    close(found, wanted, rtol=1e-10, atol=1e-12)
+    assert bool((found >= -1e-12).all())
+    weights = torch.randn(found.shape, dtype=torch.float64)
+    (found * weights).sum().backward()
+    (wanted * weights).sum().backward()
+    close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
+def test_the_full_kl_in_blocks(block_elements):
+    logits, _ = random_case(0)
+    ref, _ = random_case(1)
+    close(full_kl(logits, ref, 0.7), plain_kl(logits, ref, 0.7), rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda z: full_kl(z, ref, 0.7), logits.requires_grad_())
+
+
+def test_the_full_kl_by_hand_and_at_its_ends():
+    # p = (3/4, 1/4), q = (1/2, 1/2)
+    p, q = f64([[math.log(3.0), 0.0]]), f64([[0.0, 0.0]])
+    wanted = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    close(full_kl(p, q), f64([wanted]), rtol=1e-12, atol=0)
+    assert full_kl(p, p).item() == 0.0
+    excluded = f64([[0.0, -math.inf]])
+    close(full_kl(excluded, q), f64([math.log(2.0)]), rtol=1e-12, atol=0)
+    assert full_kl(q, excluded).item() == math.inf
+
+
+def test_the_mean_of_the_estimates_is_the_full_kl():
+    logits, _ = random_case(5, shape=(1,), vocab=4)
+    ref, _ = random_case(6, shape=(1,), vocab=4)
+    p, q = torch.log_softmax(logits, -1)[0], torch.log_softmax(ref, -1)[0]
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    for kind in ("k1", "k3"):
+        each = kl_estimate(p[:, None], q[:, None], mask, kind=kind)[:, 0]
+        assert (p.exp() * each).sum().item() == pytest.approx(full_kl(logits, ref).item())

@@ -15,34 +15,63 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 if TYPE_CHECKING:
     from bestiary.batch import Batch
+    from bestiary.distributed.pools import ResourcePool
+    from bestiary.distributed.traffic import driver_bytes
     from bestiary.errors import BestiaryError
+    from bestiary.library.advantages import Advantage
+    from bestiary.library.models import Actor, Critic, ReferencePolicy
+    from bestiary.library.prompts import load_prompts
+    from bestiary.library.scorers import CostModel, RewardModel
+    from bestiary.library.workbench import setup, shutdown
     from bestiary.plugins.markers import hookimpl
     from bestiary.plugins.registry import Registry
     from bestiary.protocols import Algorithm, Role, Sampling, Score, Term
 
 _HOMES = {
+    "Actor": "bestiary.library.models",
+    "Advantage": "bestiary.library.advantages",
     "Algorithm": "bestiary.protocols",
     "Batch": "bestiary.batch",
     "BestiaryError": "bestiary.errors",
+    "CostModel": "bestiary.library.scorers",
+    "Critic": "bestiary.library.models",
+    "ReferencePolicy": "bestiary.library.models",
     "Registry": "bestiary.plugins.registry",
+    "ResourcePool": "bestiary.distributed.pools",
+    "RewardModel": "bestiary.library.scorers",
     "Role": "bestiary.protocols",
     "Sampling": "bestiary.protocols",
     "Score": "bestiary.protocols",
     "Term": "bestiary.protocols",
+    "driver_bytes": "bestiary.distributed.traffic",
     "hookimpl": "bestiary.plugins.markers",
+    "load_prompts": "bestiary.library.prompts",
+    "setup": "bestiary.library.workbench",
+    "shutdown": "bestiary.library.workbench",
 }
 
 __all__ = [
+    "Actor",
+    "Advantage",
     "Algorithm",
     "Batch",
     "BestiaryError",
+    "CostModel",
+    "Critic",
+    "ReferencePolicy",
     "Registry",
+    "ResourcePool",
+    "RewardModel",
     "Role",
     "Sampling",
     "Score",
     "Term",
     "__version__",
+    "driver_bytes",
     "hookimpl",
+    "load_prompts",
+    "setup",
+    "shutdown",
 ]
 
 

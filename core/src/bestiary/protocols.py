@@ -281,13 +281,16 @@ class ModelOutput:
         logprobs: [b, T] of the response tokens at the sampling temperature, at least float32.
         entropy: [b, T] of the tempered distribution, when the loss asks for it.
         values: [b, T] of a value head, before each token.
+        kl: [b, T] KL(policy || reference) over the whole vocabulary, of the tempered
+            distributions, when the loss asks for it; the reference must be in the same processes.
     """
 
     logprobs: "Tensor | None" = None
     entropy: "Tensor | None" = None
     values: "Tensor | None" = None
+    kl: "Tensor | None" = None
 
-    def need(self, name: Literal["logprobs", "entropy", "values"]) -> "Tensor":
+    def need(self, name: Literal["logprobs", "entropy", "values", "kl"]) -> "Tensor":
         """A field that the loss declares in the ``outputs`` of its options.
 
         Raises:

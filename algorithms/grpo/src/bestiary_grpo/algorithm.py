@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bestiary import Algorithm, Batch, Term
+from bestiary.kit import kl_term
 from bestiary.protocols import PolicyHandle, ScoreHandle
 from bestiary_grpo.options import GRPOOptions
 from bestiary_grpo.variants import DAPOOptions
@@ -45,8 +46,7 @@ class GRPO(Algorithm):
         # The limit is the constant length of Dr.GRPO; other ways of averaging ignore it.
         terms = [Term(self.loss, length_norm=float(self.sampling[0].max_tokens))]
         if o.kl_coef > 0:
-            kl = {"kind": o.kl_kind, "gradient": o.kl_gradient}
-            terms.append(Term("kl", coef=o.kl_coef, options=kl))
+            terms.append(kl_term(o.kl_coef, o.kl_kind, o.kl_gradient))
         if o.entropy_coef:
             terms.append(Term("entropy", coef=o.entropy_coef))
         cut = batch.minibatches(o.minibatches, epochs=o.epochs, seed=self.seed + self.step)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from bestiary.kit import KLKind
 from bestiary.protocols import AlgorithmOptions, Role, Sampling
 
 
@@ -27,8 +28,9 @@ class GRPOOptions(AlgorithmOptions):
     kl_coef: float = 0.0
     """Weight of the KL to the reference in the loss; 0 needs no reference model. The paper has
     0.04; DAPO (arXiv:2503.14476) and later work drop it."""
-    kl_kind: Literal["k1", "k2", "k3", "abs"] = "k3"
-    """Estimator of that KL; the paper's is k3 (eq. 4)."""
+    kl_kind: KLKind = "k3"
+    """Estimator of that KL; the paper's is k3 (eq. 4). ``full`` is exact over the vocabulary, with
+    the reference in the actor's processes."""
     kl_gradient: Literal["value", "straight_through_k2", "ratio_weighted"] = "value"
     """What is differentiated; ``value`` is the paper's, the others have the gradient of
     KL(policy || reference) in expectation."""

@@ -23,6 +23,42 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that the launcher passes on to the job."""
 
 
+class Guard:
+    """The guard process: it cleans up after a token when told to, or when this process dies.
+
+    Args:
+        variable: which variable carries the token.
+        token: empty makes a new one.
+        cleanup_s: seconds that processes have to end when asked, before they are killed.
+    """
+
+    def __init__(
+        self, variable: str = JOB_VARIABLE, token: str = "", cleanup_s: float = 2.0
+    ) -> None:
+        self.variable = variable
+        self.token = token or new_token()
+        self.temp = temp_dir(self.token)
+        self.cleanup_s = cleanup_s
+        self.temp.mkdir(mode=0o700, parents=True, exist_ok=True)
+        argv = [sys.executable, "-P", reaper.__file__, variable, self.token, str(self.temp)]
+        argv.append(str(cleanup_s))
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, our own file
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def close(self) -> None:
+        """Let the guard clean up, and wait for it; do its work if it is gone itself."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        if self._process.wait() != 0:
+            clean(self.token, variable=self.variable, grace_s=self.cleanup_s)
+
+
 class GuardedProcess:
     """A child process under guard.
 
@@ -47,12 +83,8 @@ class GuardedProcess:
         stdout: int | None = None,
         cleanup_s: float = 2.0,
     ) -> None:
-        self.variable = variable
-        self.token = token or new_token()
-        self.temp = temp_dir(self.token)
-        self.cleanup_s = cleanup_s
-        self.temp.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._guard = self._start_guard()
+        self._guard = Guard(variable, token, cleanup_s)
+        self.token, self.temp = self._guard.token, self._guard.temp
         environment = {
             **(os.environ if env is None else env),
             variable: self.token,
@@ -74,25 +106,9 @@ class GuardedProcess:
             self.close()
             raise
 
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-P", reaper.__file__, self.variable, self.token, str(self.temp)]
-        argv.append(str(self.cleanup_s))
-        return subprocess.Popen(  # noqa: S603 - this interpreter, our own file
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
-
     def close(self) -> None:
-        """Let the guard clean up, and wait for it; do its work if it is gone itself."""
-        if self._guard.stdin is not None and not self._guard.stdin.closed:
-            self._guard.stdin.close()
-        status = self._guard.wait()
-        if status != 0:
-            clean(self.token, variable=self.variable, grace_s=self.cleanup_s)
+        """Let the guard clean up, and wait for the child."""
+        self._guard.close()
         if hasattr(self, "process"):
             self.process.wait()
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from bestiary.batch.partition import balanced
+
 Rows = NDArray[np.int64]
 
 
@@ -51,6 +53,11 @@ class _Unit:
     def tokens(self) -> int:
         return self.prompt_len + sum(self.lens)
 
+    def cost(self, quadratic: float) -> float:
+        """Tokens, and what attention adds: each response looks at its prompt and itself."""
+        pairs = self.prompt_len**2 + sum(n * (n + 2 * self.prompt_len) for n in self.lens)
+        return self.tokens + quadratic * pairs
+
     def halves(self) -> tuple["_Unit", "_Unit"]:
         middle = len(self.rows) // 2
         return (
@@ -67,6 +74,7 @@ def plan_microbatches(
     world: int,
     tokens_per_micro: int,
     whole: bool = False,
+    quadratic: float = 0.0,
 ) -> Plan:
     """Balance rows over ranks and cut each rank's rows into micro-batches.
 
@@ -82,9 +90,12 @@ def plan_microbatches(
         tokens_per_micro: budget; a prompt counts once for its rows in a micro-batch.
         whole: never split the rows of a prompt; where they exceed the budget they have a
             micro-batch of their own.
+        quadratic: cost of attention: a row of T tokens costs T + quadratic·T². For a decoder of
+            width h it is about 1/(12·h): 24·h² operations a token in its linear layers against
+            2·h·T in attention.
 
     Returns:
-        The plan; ranks differ by little in tokens and not at all in the number of micro-batches.
+        The plan; ranks differ by little in cost and not at all in the number of micro-batches.
 
     Raises:
         ValueError: for an empty batch or a budget below 1.
@@ -95,7 +106,7 @@ def plan_microbatches(
         raise ValueError(f"tokens_per_micro={tokens_per_micro} and world={world}: must be above 0")
     budget = sys.maxsize if whole else tokens_per_micro
     units = _units(prompt_lens, response_lens, prompts, budget)
-    bins = [_pack(mine, tokens_per_micro) for mine in _balance(units, world, whole)]
+    bins = [_pack(mine, tokens_per_micro) for mine in _balance(units, world, whole, quadratic)]
     count = max(1, max(len(b) for b in bins))
     shortest = int(np.argmin(np.asarray(prompt_lens) + np.asarray(response_lens)))
     return Plan(tuple(_rank(_stretch(b, count, whole), count, shortest) for b in bins))
@@ -118,18 +129,13 @@ def _units(prompt_lens: Rows, response_lens: Rows, prompts: Rows, budget: int) -
     return units
 
 
-def _balance(units: list[_Unit], world: int, whole: bool) -> list[list[_Unit]]:
-    """Longest unit first, each to the rank with the fewest tokens so far."""
+def _balance(units: list[_Unit], world: int, whole: bool, quadratic: float) -> list[list[_Unit]]:
+    """Units to ranks of about equal cost, the longest unit of each rank first."""
     ordered = sorted(units, key=lambda u: (-u.tokens, u.rows[0]))
     while not whole and len(ordered) < world and len(ordered[0].rows) > 1:
         ordered = sorted([*ordered[0].halves(), *ordered[1:]], key=lambda u: (-u.tokens, u.rows[0]))
-    ranks: list[list[_Unit]] = [[] for _ in range(world)]
-    load = [0] * world
-    for unit in ordered:
-        rank = load.index(min(load))
-        ranks[rank].append(unit)
-        load[rank] += unit.tokens
-    return ranks
+    parts = balanced([unit.cost(quadratic) for unit in ordered], world)
+    return [[ordered[i] for i in part] for part in parts]
 
 
 def _pack(units: list[_Unit], budget: int) -> list[list[_Unit]]:

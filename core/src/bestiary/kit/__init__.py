@@ -3,7 +3,7 @@
 Light: torch is imported when a part computes.
 """
 
-from bestiary.kit.kl import KLControl, KLPenalty
+from bestiary.kit.kl import KLControl, KLKind, KLPenalty, kl_term
 from bestiary.kit.rewards import shaped_rewards
 
-__all__ = ["KLControl", "KLPenalty", "shaped_rewards"]
+__all__ = ["KLControl", "KLKind", "KLPenalty", "kl_term", "shaped_rewards"]

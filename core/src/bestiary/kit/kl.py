@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from bestiary.protocols import Role, Term
 
+KLKind = Literal["k1", "k2", "k3", "abs", "full"]
+
 _WINDOW = 0.2
 """Bound of the relative error that the adaptive controller reacts to."""
 
@@ -19,8 +21,9 @@ class KLPenalty:
     where: Literal["reward", "loss"] = "reward"
     """In the token rewards, before advantages (InstructGPT, arXiv:2203.02155), or as a term of
     the loss (GRPO, arXiv:2402.03300)."""
-    kind: Literal["k1", "k2", "k3", "abs"] = "k1"
-    """Estimator of the KL (Schulman 2020)."""
+    kind: KLKind = "k1"
+    """Estimator of the KL (Schulman 2020), or ``full``: exact, over the whole vocabulary, in the
+    loss only and with the reference in the actor's processes."""
     gradient: Literal["value", "straight_through_k2", "ratio_weighted"] = "value"
     """In the loss: what is differentiated. verl's ``k1+`` and ``k3+`` are
     ``straight_through_k2``."""
@@ -39,6 +42,8 @@ class KLPenalty:
             )
         if self.horizon < 1:
             raise ValueError(f"kl.horizon={self.horizon}: must be at least 1")
+        if self.where == "reward" and self.kind == "full" and self.coef > 0:
+            raise ValueError("kl.kind=full is a term of the loss: set kl.where=loss")
         if self.where == "loss" and self.kind == "k1" and self.gradient == "value":
             raise ValueError(
                 "kl.where=loss kl.kind=k1 kl.gradient=value has an expected gradient of zero; "
@@ -52,6 +57,13 @@ class KLPenalty:
     def provides(self) -> frozenset[str]:
         """The reference's column, where β is above 0."""
         return frozenset({"ref_logprobs"}) if self.coef > 0 else frozenset()
+
+
+def kl_term(coef: float, kind: str, gradient: str = "value") -> Term:
+    """The KL to the reference as a term of the loss; ``full`` has its exact gradient."""
+    if kind == "full":
+        return Term("kl_full", coef=coef)
+    return Term("kl", coef=coef, options={"kind": kind, "gradient": gradient})
 
 
 class KLControl:
@@ -79,7 +91,7 @@ class KLControl:
         o = self.options
         if o.coef == 0 or o.where == "reward":
             return ()
-        return (Term("kl", coef=self.coef, options={"kind": o.kind, "gradient": o.gradient}),)
+        return (kl_term(self.coef, o.kind, o.gradient),)
 
     def step(self, metrics: Mapping[str, float], responses: int) -> dict[str, float]:
         """Adapt β once a step: β ← β·(1 + clip(KL/target − 1, ±0.2)·responses/horizon).

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from bestiary.ops.groups import group_advantages
     from bestiary.ops.kl import kl_estimate, kl_loss
     from bestiary.ops.lagrange import combine, lagrange_step
-    from bestiary.ops.logits import entropy_from_logits, probs_squared, token_logprobs
+    from bestiary.ops.logits import (
+        entropy_from_logits,
+        full_kl,
+        probs_squared,
+        token_logprobs,
+    )
     from bestiary.ops.masking import length_mask, masked_mean, masked_sum, masked_var, whiten
     from bestiary.ops.policy import (
         cispo,
@@ -47,7 +52,7 @@ _FUNCTIONS = {
     "groups": ("group_advantages",),
     "kl": ("kl_estimate", "kl_loss"),
     "lagrange": ("combine", "lagrange_step"),
-    "logits": ("entropy_from_logits", "probs_squared", "token_logprobs"),
+    "logits": ("entropy_from_logits", "full_kl", "probs_squared", "token_logprobs"),
     "masking": ("length_mask", "masked_mean", "masked_sum", "masked_var", "whiten"),
     "policy": ("cispo", "clipped_surrogate", "gmpo", "reinforce", "sapo", "sequence_surrogate"),
     "returns": ("discounted_returns", "gae", "terminal_rewards"),
@@ -68,6 +73,7 @@ __all__ = [
     "decoupled_surrogate",
     "discounted_returns",
     "entropy_from_logits",
+    "full_kl",
     "gae",
     "gmpo",
     "group_advantages",

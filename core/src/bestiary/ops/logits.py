@@ -102,6 +102,41 @@ def probs_squared(
     return result
 
 
+def full_kl(
+    logits: Float[Tensor, "*shape V"],
+    ref_logits: Float[Tensor, "*shape V"],
+    temperature: Number = 1.0,
+) -> Float[Tensor, "*shape"]:
+    """KL of the policy to a reference over the whole vocabulary, both at a temperature.
+
+    Σ_v p_v·(log p_v − log q_v) with p = softmax(z / τ) and q = softmax(z_ref / τ): exact where the
+    estimators of ``ops.kl`` are estimates from the token that was drawn. Differentiable in the
+    policy's logits alone: ∂/∂z_v = p_v·(log p_v − log q_v − KL)/τ.
+
+    Args:
+        logits: [..., V], the policy's raw logits; not changed. −inf is an impossible token.
+        ref_logits: [..., V], the reference's; without gradient. A token that only the reference
+            excludes makes the KL infinite.
+        temperature: τ of the sampler, > 0.
+
+    Returns:
+        [...] nats, at least 0 up to rounding, float32 (float64 for float64 input).
+
+    Raises:
+        ValueError: if the temperature is not positive or the shapes disagree.
+    """
+    _check(logits, temperature)
+    if logits.shape != ref_logits.shape:
+        raise ValueError(
+            f"full_kl needs logits of one shape, got {tuple(logits.shape)} and "
+            f"{tuple(ref_logits.shape)}"
+        )
+    result: Tensor = _FullKL.apply(  # type: ignore[no-untyped-call] # torch does not type it
+        logits, ref_logits.detach(), float(temperature)
+    )
+    return result
+
+
 def _check(logits: Tensor, temperature: Number) -> None:
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ValueError(f"temperature must be positive, got {temperature}")
@@ -185,6 +220,41 @@ class _Entropy(torch.autograd.Function):
             slope = _neg_plogp(logprobs) - logprobs.exp() * entropy[at].unsqueeze(-1)
             result[at] = slope * (grad[at].unsqueeze(-1) / ctx.temperature)
         return result, None
+
+
+class _FullKL(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - as above
+        logits: Tensor,
+        ref_logits: Tensor,
+        temperature: float,
+    ) -> Tensor:
+        out = _empty_rows(logits)
+        for at in _blocks(logits.shape):
+            out[at] = _kl_parts(logits[at], ref_logits[at], temperature)[1].sum(-1)
+        ctx.save_for_backward(logits, ref_logits, out)
+        ctx.temperature = temperature
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401 - as above
+        logits, ref_logits, kl = ctx.saved_tensors
+        result = torch.empty_like(logits)
+        for at in _blocks(logits.shape):
+            probs, parts = _kl_parts(logits[at], ref_logits[at], ctx.temperature)
+            slope = parts - probs * kl[at].unsqueeze(-1)
+            result[at] = slope * (grad[at].unsqueeze(-1) / ctx.temperature)
+        return result, None, None
+
+
+def _kl_parts(logits: Tensor, ref_logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """(p, p·(log p − log q)), the second 0 for a token that the policy excludes."""
+    logprobs = _log_softmax(logits, temperature)
+    probs = logprobs.exp()
+    gap = logprobs - _log_softmax(ref_logits, temperature)
+    return probs, torch.where(probs > 0, probs * gap, 0.0)
 
 
 def _neg_plogp(logprobs: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from bestiary.models.tokenizer import Decoder
 from bestiary.protocols import ComponentRef, Sample, Stat
 from bestiary.rewards.calling import DirectScorer, Scorer
 from bestiary.rewards.check import Checked
-from bestiary.rewards.loading import load_reward
+from bestiary.rewards.loading import LoadedReward, load_reward
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,12 +29,14 @@ class RewardArgs:
         model: folder of the model whose tokens the responses are.
         limit_s: seconds for one batch; 0 is no limit.
         role: name of the role, the first part of its metrics.
+        function: the function itself, in place of a registered reward.
     """
 
     reward: ComponentRef
     model: str
     limit_s: float = 600.0
     role: str = "reward"
+    function: Any = None
 
 
 class Seat(Protocol):
@@ -61,10 +63,21 @@ class RewardWorker:
 
         self.args = args
         self.seat = seat
-        self.reward = load_reward(args.reward, load_plugins())
-        self.decoder = Decoder(Path(args.model))
+        if args.function is None:
+            self.reward = load_reward(args.reward, load_plugins())
+        else:
+            self.reward = LoadedReward(args.reward.name, args.function)
+        self.decoder = Decoder(Path(args.model)) if args.model else None
         self.scorer: Scorer = DirectScorer(self.reward, args.limit_s)
         self.spans = bool(getattr(self.reward.function, "spans", False))
+
+    def read_with(self, model: str) -> None:
+        """Decode responses with the tokenizer of another model from now on."""
+        self.decoder = Decoder(Path(model))
+
+    def score_samples(self, samples: Sequence[Sample]) -> list[Checked]:
+        """Score responses that are there as text."""
+        return self.scorer(samples)
 
     def describe(self) -> dict[str, Any]:
         """What is hosted: name, owner and the content hash of a custom file."""
@@ -94,7 +107,7 @@ class RewardWorker:
         """
         start = time.perf_counter()
         block = rows.block() if isinstance(rows, Shipment) else rows
-        samples = to_samples(block, self.decoder)
+        samples = to_samples(block, self._decoder())
         scores = self.scorer(samples)
         if not self.spans and any(score.spans for score in scores):
             raise RewardError(
@@ -115,8 +128,14 @@ class RewardWorker:
         block = rows.block() if isinstance(rows, Shipment) else rows
         responses = block.tokens["response_ids"]
         text = np.empty(len(responses), dtype=object)
-        text[:] = [self.decoder.decode(responses.row(i).tolist()) for i in range(len(responses))]
+        decoder = self._decoder()
+        text[:] = [decoder.decode(responses.row(i).tolist()) for i in range(len(responses))]
         return RowBlock({}, {"text": text}), {"seconds": time.perf_counter() - start}
+
+    def _decoder(self) -> Decoder:
+        if self.decoder is None:
+            raise RewardError(f"reward {self.reward.name!r} was not told whose tokens it reads")
+        return self.decoder
 
     def close(self) -> None:
         """Free what the scorer holds."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bestiary.batch import Ragged, RowBlock, Rows, Shipment
+from bestiary.batch.expression import MASK, Expression, Reduction, evaluate, reduce_rows
 from bestiary.distributed.seat import Seat
 from bestiary.engines.checksum import Checksum
 from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
@@ -21,6 +22,8 @@ from bestiary.runtime.components import Components
 Answer = tuple[RowBlock, dict[str, Any]]
 
 _AFTER = "values_after"
+REFERENCE = "reference"
+"""Name of the model that a KL over the vocabulary is taken to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,21 @@ class ModelWorker:
         plugins = load_plugins()
         check_fingerprint(plan.fingerprint, plugins.fingerprint(), f"rank {ranks.rank}")
         self.components = Components(plugins)
-        self.plan = plan
+        self.models: dict[str, ModelPlan] = {}
         self.train: dict[str, TrainEngine] = {}
         self.rollout: dict[str, RolloutEngine] = {}
         for name, model in plan.models.items():
-            engine = self.components.build(model.train, model.spec, ranks)
-            engine.resolve_loss = self.components.loss
-            self.train[name] = engine
+            self.hold(name, model)
+
+    def hold(self, name: str, model: ModelPlan) -> None:
+        """Build one more model beside those that are here."""
+        engine = self.components.build(model.train, model.spec, self.ranks)
+        engine.resolve_loss = self.components.loss
+        self.models[name] = model
+        self.train[name] = engine
+        for other in self.train.values():  # for losses that compare whole distributions
+            if other is not self.train.get(REFERENCE) and hasattr(other, "reference"):
+                other.reference = self.train.get(REFERENCE)
 
     # ------------------------------------------------------------------ generation
 
@@ -118,7 +129,7 @@ class ModelWorker:
     def _sync(self, name: str) -> float:
         """Bring the rollout engine to the trainer's version; returns the seconds it took."""
         began = time.perf_counter()
-        plan = self.plan.models[name]
+        plan = self.models[name]
         if plan.rollout is None:
             raise EngineError(
                 f"model {name!r} has no rollout engine", hint="only policy roles can generate"
@@ -199,6 +210,20 @@ class ModelWorker:
             metrics["advantages/abs_mean"] = Stat(float(size.sum(dtype=np.float64)), size.size)
         return RowBlock(tokens), {"seconds": time.perf_counter() - began, "metrics": metrics}
 
+    def compute(
+        self, expression: Expression, shipment: Shipment, reduction: Reduction | None
+    ) -> Answer:
+        """Arithmetic on token columns: the column ``value``, of tokens or one number a row."""
+        began = time.perf_counter()
+        block = shipment.block()
+        values = evaluate(expression, block)
+        if reduction is None:
+            lengths = block.tokens[MASK].lengths
+            made = RowBlock({"value": Ragged.from_lengths(values, lengths)})
+        else:
+            made = RowBlock({}, {"value": reduce_rows(values, block, reduction)})
+        return made, {"seconds": time.perf_counter() - began}
+
     # ------------------------------------------------------------------ state
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -227,7 +252,7 @@ class ModelWorker:
 
         buckets = self.train[name].export()
         if self.ranks.rank == 0:
-            save_model(Path(folder), Path(self.plan.models[name].spec.path), buckets)
+            save_model(Path(folder), Path(self.models[name].spec.path), buckets)
         else:
             for _ in buckets:  # a sharded export is made by all ranks together
                 pass

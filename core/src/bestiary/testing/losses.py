@@ -48,6 +48,7 @@ class LossSuite(Suite):
         found = {
             "logprobs": made["now"],
             "entropy": made["now"].abs(),
+            "kl": made["now"].abs() / 2,
             "values": made["values"] + 0.1 * made["advantages"],
         }
         width = x.mask.shape[1] - made.mask.shape[1]
@@ -88,7 +89,7 @@ class LossSuite(Suite):
         """Options derive from LossOptions and name outputs that exist."""
         options = self.found().options_class()
         assert issubclass(options, LossOptions)
-        assert options.outputs <= {"logprobs", "entropy", "values"}
+        assert options.outputs <= {"logprobs", "entropy", "values", "kl"}
         assert options.unit in ("row", "group")
 
     def test_it_has_a_gradient(self) -> None:

@@ -95,7 +95,7 @@ _DOCS = (
     MetricDoc("lagrange/cost", "", "", "J_C: mean of the last raw costs of the run."),
     MetricDoc("lagrange/violation", "", "lower", "J_C - d; above 0 the constraint is broken."),
     MetricDoc("loss/policy", "", "", "Policy loss; its level says little, its jumps do."),
-    MetricDoc("covariance/mean", "", "", "Mean of (A - mean)(log π - mean) over the step's tokens."),
+    MetricDoc("covariance/mean", "", "", "Mean of (A - mean)(log π - mean) over tokens."),
     MetricDoc(
         "covariance/selected", "fraction", "", "Tokens that clip_cov or kl_cov treats apart."
     ),

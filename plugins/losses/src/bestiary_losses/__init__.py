@@ -22,6 +22,7 @@ def bestiary_register(registry: Registry) -> None:
         ("decoupled", "policy:Decoupled", "DecoupledOptions"),
         ("entropy", "terms:Entropy", "EntropyOptions"),
         ("kl", "terms:KL", "KLOptions"),
+        ("kl_full", "terms:KLFull", "KLFullOptions"),
         ("nll", "terms:NLL", "NLLOptions"),
         ("value", "terms:Value", "ValueOptions"),
         ("bradley_terry", "pairs:BradleyTerry", "BradleyTerryOptions"),

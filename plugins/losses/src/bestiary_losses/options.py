@@ -268,6 +268,13 @@ class KLOptions(LossOptions):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KLFullOptions(LossOptions):
+    """KL to the reference over the whole vocabulary: no estimate, and its exact gradient."""
+
+    outputs: ClassVar[frozenset[str]] = frozenset({"kl"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EntropyOptions(LossOptions):
     """Minus the entropy of the tempered distribution: minimising it explores."""
 

@@ -40,6 +40,15 @@ class KL(Configured):
         return loss_BT, {"kl/reference": masked_mean_stat(k3_BT, x.mask)}
 
 
+class KLFull(Configured):
+    """Σ_a π(a)·log(π(a)/π_ref(a)) at each token, where the estimates see the drawn token only."""
+
+    def __call__(self, now: ModelOutput, x: Rows) -> tuple[Tensor, Mapping[str, Stat]]:
+        """Per-token KL in nats."""
+        kl_BT = now.need("kl")
+        return kl_BT, {"kl/reference": masked_mean_stat(kl_BT, x.mask)}
+
+
 class Entropy(Configured):
     """Minus the entropy for each token."""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from bestiary.batch import Ragged, RowBlock
 from bestiary.engines.engine_api import ModelSpec, Ranks, UpdatePart
 from bestiary.engines.fsdp.build import build_net
-from bestiary.engines.fsdp.forward import Plan, pad
+from bestiary.engines.fsdp.forward import Against, Plan, pad
 from bestiary.engines.fsdp.layout import Layout, Replicated, buckets
 from bestiary.engines.fsdp.lora import adapter_tensors, adapters_off, merged
 from bestiary.engines.fsdp.objective import (
@@ -65,6 +65,8 @@ class FSDPEngine:
             options = replace(options, lr=spec.lr)
         self.options, self.spec, self.ranks = options, spec, ranks
         self.resolve_loss: Resolve = resolve_loss or plugin_resolver()
+        self.reference: FSDPEngine | None = None
+        """The model that a loss's ``kl`` is taken to; None under LoRA is its own base."""
         self.device = torch.device(ranks.device)
         dtype = torch.bfloat16 if spec.dtype == "bf16" else torch.float32
         built = build_net(options, spec, self.device)
@@ -227,7 +229,7 @@ class FSDPEngine:
                 continue
             start = perf_counter()
             plan = self._plan(part.rows, index)
-            flat = self.net(plan, outputs, part.temperature)
+            flat = self.net(plan, outputs, part.temperature, self._against(plan, outputs))
             if dummy:
                 grads = {name: torch.zeros_like(x) for name, x in flat.items()}
             else:
@@ -242,6 +244,21 @@ class FSDPEngine:
             times["forward"] += middle - start
             times["backward"] += perf_counter() - middle
         return tokens
+
+    def _against(self, plan: Plan, outputs: Collection[str]) -> Against | None:
+        """The reference's answer to a plan, where a loss takes a KL to it."""
+        if "kl" not in outputs:
+            return None
+        if self.reference is not None:
+            return self.reference.net.as_reference(plan)
+        with adapters_off(self.net):
+            made = self.net.as_reference(plan)
+
+        def head(states: Tensor) -> Tensor:
+            with adapters_off(self.net):
+                return made.head(states)
+
+        return Against(made.states, head)
 
     @staticmethod
     def _backward(flat: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> None:
@@ -302,6 +319,15 @@ class FSDPEngine:
         heads = self.spec.head.split("+")
         has = {"logprobs", "entropy", "probs_squared"} if "lm" in heads else set()
         has |= {"values"} if "value" in heads else set()
+        if "kl" in outputs and "lm" in heads:
+            if self.reference is None and self.lora is None:
+                raise EngineError(
+                    f"a loss takes the KL of {self.spec.path} to a reference over the whole "
+                    "vocabulary, and no reference is in this process",
+                    hint="the roles actor and reference must share a pool (placement=colocate), "
+                    "or train with LoRA; any other kl.kind needs log-probabilities only",
+                )
+            has |= {"kl"}
         unknown = set(outputs) - has
         if unknown or not outputs:
             raise EngineError(

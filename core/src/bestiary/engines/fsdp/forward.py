@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from bestiary.batch import Ragged
 from bestiary.engines.fsdp.packing import PackPlan
 from bestiary.models.heads import ValueHead
-from bestiary.ops.logits import probs_squared
+from bestiary.ops.logits import full_kl, probs_squared
 from bestiary.ops.policy import entropy_from_logits, token_logprobs
 
 
@@ -42,6 +42,19 @@ class PaddedPlan:
 
 
 Plan = PackPlan | PaddedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """What the reference makes of a plan: the logits that a KL over the vocabulary is taken to.
+
+    Args:
+        states: [M, H] hidden states, or [M, V] logits.
+        head: from states to logits.
+    """
+
+    states: Tensor
+    head: Callable[[Tensor], Tensor]
 
 
 def pad(prompts: Ragged, responses: Ragged, device: str | torch.device = "cpu") -> PaddedPlan:
@@ -94,17 +107,48 @@ class Net(nn.Module):
         return frozenset(found | ({"values"} if self.value_head is not None else set()))
 
     def forward(
-        self, plan: Plan, outputs: Collection[str], temperature: float = 1.0
+        self,
+        plan: Plan,
+        outputs: Collection[str],
+        temperature: float = 1.0,
+        against: Against | None = None,
     ) -> dict[str, Tensor]:
-        """Fields of ``ModelOutput`` by name, [M] each, at least float32."""
+        """Fields of ``ModelOutput`` by name, [M] each, at least float32.
+
+        ``states`` is for :meth:`as_reference`. ``kl`` needs ``against``.
+        """
+        if "states" in outputs:
+            padded = isinstance(plan, PaddedPlan)
+            made = self._padded_logits(plan) if isinstance(plan, PaddedPlan) else self._hidden(plan)
+            return {"logits" if padded else "hidden": made}
         if self.value_head is not None:
-            return self._with_values(plan, outputs, temperature, self.value_head)
+            return self._with_values(plan, outputs, temperature, self.value_head, against)
         if isinstance(plan, PaddedPlan):
-            return _read(self._padded_logits(plan), plan.targets, outputs, temperature)
-        return self._head(self._hidden(plan), plan.targets, outputs, temperature)
+            logits = self._padded_logits(plan)
+            return _read(logits, plan.targets, outputs, temperature, against)
+        return self._head(self._hidden(plan), plan.targets, outputs, temperature, against)
+
+    @torch.no_grad()
+    def as_reference(self, plan: Plan) -> Against:
+        """Run a plan for another model's KL; logits are made where they are needed, in chunks."""
+        made = self(plan, ("states",))
+        if "logits" in made:
+            return Against(made["logits"], lambda states: states)
+        head = cast("nn.Linear", self.lm.get_output_embeddings())  # type: ignore[no-untyped-call] # transformers does not type it
+
+        def logits(states: Tensor) -> Tensor:
+            with torch.no_grad():
+                return cast("Tensor", head(states))
+
+        return Against(made["hidden"], logits)
 
     def _with_values(
-        self, plan: Plan, outputs: Collection[str], temperature: float, head: ValueHead
+        self,
+        plan: Plan,
+        outputs: Collection[str],
+        temperature: float,
+        head: ValueHead,
+        against: Against | None,
     ) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         if set(outputs) == {"values"}:
@@ -117,11 +161,11 @@ class Net(nn.Module):
                 logits = self._padded_logits(plan)
             finally:
                 hook.remove()
-            found = _read(logits, plan.targets, outputs, temperature)
+            found = _read(logits, plan.targets, outputs, temperature, against)
             hidden = states[0].flatten(0, 1).index_select(0, plan.source)
         else:
             hidden = self._hidden(plan)
-            found = self._head(hidden, plan.targets, outputs, temperature)
+            found = self._head(hidden, plan.targets, outputs, temperature, against)
         if "values" in outputs:
             found["values"] = head(hidden)
         return found
@@ -152,27 +196,41 @@ class Net(nn.Module):
         return taken
 
     def _head(
-        self, hidden: Tensor, targets: Tensor, outputs: Collection[str], temperature: float
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        outputs: Collection[str],
+        temperature: float,
+        against: Against | None = None,
     ) -> dict[str, Tensor]:
         head = cast("nn.Linear", self.lm.get_output_embeddings())  # type: ignore[no-untyped-call] # transformers does not type it
         chunk = max(1, self.logits_chunk // head.out_features)
         if len(hidden) <= chunk:
-            return _read(head(hidden), targets, outputs, temperature)
+            return _read(head(hidden), targets, outputs, temperature, against)
 
-        def part(h: Tensor, ids: Tensor) -> dict[str, Tensor]:
-            return _read(head(h), ids, outputs, temperature)
+        def part(start: int, h: Tensor, ids: Tensor) -> dict[str, Tensor]:
+            near = against and Against(against.states[start : start + chunk], against.head)
+            return _read(head(h), ids, outputs, temperature, near)
 
         parts = [
-            cast("dict[str, Tensor]", checkpoint(part, h, ids, use_reentrant=False))
-            for h, ids in zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True)
+            cast("dict[str, Tensor]", checkpoint(part, i * chunk, h, ids, use_reentrant=False))
+            for i, (h, ids) in enumerate(
+                zip(torch.split(hidden, chunk), torch.split(targets, chunk), strict=True)
+            )
         ]
         return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
 
 def _read(
-    logits: Tensor, targets: Tensor, outputs: Collection[str], temperature: float
+    logits: Tensor,
+    targets: Tensor,
+    outputs: Collection[str],
+    temperature: float,
+    against: Against | None = None,
 ) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
+    if "kl" in outputs and against is not None:
+        found["kl"] = full_kl(logits, against.head(against.states), temperature)
     if "logprobs" in outputs:
         found["logprobs"] = token_logprobs(logits, targets, temperature)
     if "entropy" in outputs:
