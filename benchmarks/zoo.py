@@ -20,7 +20,8 @@ from statistics import mean
 from common import bestiary, busy_cores, machine, say, scratch
 
 SHARED = (
-    "task=addition", "model=tiny", "placement=inprocess", "algorithm.prompts=32",
+    "task=addition", "model=tiny", "model.warm_start.steps=330", "placement=inprocess",
+    "algorithm.prompts=32",
     "train_engine.lr=1e-4", "train_engine.warmup_steps=10", "checkpoint.at_end=false",
     "eval.every=10", "eval.problems=256", "eval.samples=4",
 )  # fmt: skip

@@ -2,17 +2,18 @@ import pytest
 
 from bestiary.distributed.options import ColocateOptions
 from bestiary.distributed.placement import (
-    Colocate,
     Machine,
     Placement,
     PlacementRequest,
     PoolDemand,
     PoolPlan,
     check_demand,
+    check_models,
     local_cpus,
     pool_demand,
     slot_cpus,
 )
+from bestiary.distributed.strategies import Colocate
 from bestiary.errors import PlacementError
 from bestiary.protocols import Role
 
@@ -119,3 +120,14 @@ def test_the_scorer_alone_does_not_oversubscribe():
     scorers = pool_demand(PoolPlan("scorers", 1, "cpu", ()))
     assert local_cpus([models, scorers], cores=2) == (3, "")
     assert local_cpus([models], cores=8) == (8, "")
+
+
+def test_views_of_one_model_share_its_pool():
+    roles = (Role("actor"), Role("reference", frozen=True, model="actor", adapter="off"))
+    parted = Placement(
+        (PoolPlan("a", 1, "cpu", ("actor",)), PoolPlan("b", 1, "cpu", ("reference",)))
+    )
+    with pytest.raises(PlacementError, match="model 'actor' are in different pools: actor in 'a'"):
+        check_models(parted, PlacementRequest(roles))
+    together = Placement((PoolPlan("a", 1, "cpu", ("actor", "reference")),))
+    check_models(together, PlacementRequest(roles))

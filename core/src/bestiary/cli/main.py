@@ -26,6 +26,7 @@ Train language models with reinforcement and related algorithms, each an indepen
   bestiary plugins                                          what is installed
   bestiary eval RUN                                         evaluate a run or a checkpoint
   bestiary new algorithm my_idea                            write a plugin that trains at once
+  bestiary reshard --model llama-2-70b --train tp8.dp16 --generate tp4    bytes on paper
   bestiary doctor                                           what is wrong with this machine
 """
 
@@ -92,6 +93,9 @@ def parser() -> argparse.ArgumentParser:
         "doctor", "Look for what is wrong with this machine and installation.", _doctor, plugged
     )
     doctor.add_argument("--json", action="store_true", help="as JSON, for programs")
+    _add_reshard(
+        add("reshard", "Count what moving weights to generation costs, on paper.", _reshard, shared)
+    )
     _add_new(add("new", "Write a plugin that installs, passes its tests and trains.", _new, shared))
     return root
 
@@ -126,6 +130,20 @@ def _add_eval(evaluate: argparse.ArgumentParser) -> None:
         "source", metavar="RUN_OR_CHECKPOINT", help="a run folder, or its checkpoints/step_N"
     )
     evaluate.add_argument("--json", action="store_true", help="as JSON, for programs")
+
+
+def _add_reshard(made: argparse.ArgumentParser) -> None:
+    made.usage = "bestiary reshard --model MODEL --train LAYOUT --generate LAYOUT [options]"
+    made.epilog = (
+        "example:\n  bestiary reshard --model llama-2-70b --train pp1.tp8.dp16 --generate tp4\n\n"
+        "LAYOUT has the dims pp (pipeline stages), dp (replicas), fsdp (row shards) and tp (tensor "
+        "parallel),\nas in pp2.fsdp4.tp2; generation has pp and tp."
+    )
+    made.add_argument("--model", required=True, help="a known shape, or a folder with config.json")
+    made.add_argument("--train", required=True, metavar="LAYOUT", help="of training")
+    made.add_argument("--generate", required=True, metavar="LAYOUT", help="of generation")
+    made.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16", help="that moves")
+    made.add_argument("--json", action="store_true", help="as JSON, for programs")
 
 
 def _add_new(made: argparse.ArgumentParser) -> None:
@@ -163,6 +181,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     from bestiary.cli.demo import demo
 
     return demo(arguments)
+
+
+def _reshard(arguments: argparse.Namespace) -> int:
+    from bestiary.cli.reshard import reshard
+
+    return reshard(arguments)
 
 
 def _new(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bestiary.plugins.manager import PluginSet
 
 KIND = "warm"
+IN_PROCESS = "inprocess"
 
 _SETTINGS = (
     "algorithm.prompts=64",
@@ -57,12 +58,15 @@ def supervised_plan(plan: "RunPlan", warm: WarmStart, plugins: "PluginSet") -> "
     from bestiary.config.compose import compose_run
 
     task = warm.task or plan.choices["task"]
+    # A tiny model is trained before worker processes would have started.
+    tiny = isinstance(plan.model, TinyModelOptions)
+    placement = IN_PROCESS if tiny else plan.choices["placement"]
     words = [
         f"algorithm={warm.algorithm}",
         f"task={task}",
         f"model={plan.choices['model']}",
-        *([] if isinstance(plan.model, TinyModelOptions) else [f"model.path={plan.model.path}"]),
-        f"placement={plan.choices['placement']}",
+        *([] if tiny else [f"model.path={plan.model.path}"]),
+        f"placement={placement}",
         f"steps={warm.steps}",
         f"seed={warm.seed}",
         *_SETTINGS,
@@ -72,7 +76,8 @@ def supervised_plan(plan: "RunPlan", warm: WarmStart, plugins: "PluginSet") -> "
     options: dict[str, Any] = {**made.options, "model": replace(plan.model, warm_start=None)}
     if not warm.task:
         options["task"] = plan.options["task"]
-    options["placement"] = plan.options["placement"]
+    if placement == plan.choices["placement"]:
+        options["placement"] = plan.options["placement"]
     run = replace(
         made.run, cluster=plan.run.cluster, timeout_s=plan.run.timeout_s, display=plan.run.display
     )

@@ -146,6 +146,9 @@ class RunConfig:
     a path names a run folder or one of its checkpoints."""
     max_seconds: float | None = None
     """Stop cleanly after the step in which this time is over."""
+    residency: Literal["keep", "offload"] = "keep"
+    """What becomes of training state while a model generates: ``keep`` leaves it, ``offload``
+    frees gradients, moves the optimizer to the host, and frees the KV cache while training."""
     timeout_s: float = 600.0
     """Longest time that one call on workers may take."""
     display: Literal["auto", "rich", "plain", "none"] = "auto"
@@ -173,7 +176,7 @@ class WarmStart:
     algorithm: str = "sft"
     task: str = ""
     """Empty: the run's own task with its options."""
-    steps: int = 330
+    steps: int = 260
     seed: int = 0
     overrides: tuple[str, ...] = ()
     """Further settings of that run, as on the command line."""

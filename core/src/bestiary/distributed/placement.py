@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bestiary.distributed.options import ColocateOptions
 from bestiary.errors import PlacementError
 from bestiary.protocols import Role
 
@@ -18,6 +17,11 @@ SCORERS = "scorers"
 
 _GRAIN = 10_000
 """The cluster counts resources in steps of 1/10000."""
+
+
+def model_of(role: Role) -> str:
+    """The model that a role is a view of; one that names none has one of its own name."""
+    return role.model or role.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,14 @@ class PlacementRequest:
     def is_scorer(self, role: Role) -> bool:
         """Whether the role runs a reward function."""
         return role.kind == "score" if self.scorers is None else role.name in self.scorers
+
+    def models(self) -> dict[str, tuple[Role, ...]]:
+        """The roles that are views of each model, in their order: they cannot be parted."""
+        found: dict[str, tuple[Role, ...]] = {}
+        for role in self.roles:
+            if not self.is_scorer(role):
+                found[model_of(role)] = (*found.get(model_of(role), ()), role)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,45 +107,20 @@ class Placement:
         raise PlacementError(f"role {role!r} is in no pool of the placement ({have})")
 
 
-class Colocate:
-    """The placement ``colocate``: one pool for the models, a process for each scorer.
+def check_models(placement: Placement, request: PlacementRequest) -> None:
+    """Refuse a placement that would build one model in two pools.
 
-    Args:
-        options: the registered dataclass.
+    Raises:
+        PlacementError: naming the roles and pools.
     """
-
-    def __init__(self, options: ColocateOptions) -> None:
-        self.options = options
-
-    def __call__(self, request: PlacementRequest) -> Placement:
-        """Partition the roles of a request."""
-        o = self.options
-        models = tuple(role.name for role in request.roles if not request.is_scorer(role))
-        scorers = tuple(role.name for role in request.roles if request.is_scorer(role))
-        pools = []
-        if models:
-            pools.append(
-                PoolPlan(
-                    name=MODELS,
-                    workers=o.workers,
-                    device=o.device,
-                    roles=models,
-                    threads=o.threads,
-                    slots_per_core=o.slots_per_core,
-                    timeout_s=o.timeout_s,
-                )
+    for model, roles in request.models().items():
+        homes = {role.name: placement.pool_of(role.name).name for role in roles}
+        if len(set(homes.values())) > 1:
+            where = ", ".join(f"{role} in {pool!r}" for role, pool in homes.items())
+            raise PlacementError(
+                f"the roles on model {model!r} are in different pools: {where}",
+                hint="views of one model share its processes; put them into one pool",
             )
-        pools += [
-            PoolPlan(
-                name=SCORERS if not number else f"{SCORERS}-{role}",
-                workers=1,
-                device="cpu",
-                roles=(role,),
-                timeout_s=o.timeout_s,
-            )
-            for number, role in enumerate(scorers)
-        ]
-        return Placement(tuple(pools))
 
 
 def regrouped(placement: Placement, pools: Mapping[str, Sequence[str]]) -> Placement:

@@ -130,6 +130,10 @@ class TrainEngine(Protocol):
         """
         ...
 
+    def residency(self, want: Residency) -> Mapping[str, Any]:
+        """Move or free gradients and optimizer state; returns the bytes moved and freed."""
+        ...
+
     def save(self, folder: "Path") -> None:
         """This rank's share of weights, optimizer and counters, as safetensors and JSON."""
         ...

@@ -99,7 +99,7 @@ class _Held:
         group.run("hold", self.name, ModelPlan(spec, train, draws))
         micro = int(bench.components.options(train).tokens_per_micro)
         self.model = Model(self.name, group, micro)
-        self.model.max_length = int(self.model.state()[0]["max_length"])
+        self.model.learn_sizes()
         bench.warn_if_shared()
 
     @property

@@ -1,4 +1,7 @@
-"""Names of the files of a model folder."""
+"""Names of the files of a model folder, and what its configuration says without loading it."""
+
+import json
+from pathlib import Path
 
 VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """A tokenizer has at least one of them."""
@@ -25,3 +28,16 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """The adapter's weights; peft's other form is a pickle."""
+
+CONFIG_FILE = "config.json"
+"""The architecture and its sizes."""
+
+
+def hidden_size(folder: Path) -> int:
+    """Width of the decoder from its configuration; 0 where it says none."""
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
+    found = config.get("hidden_size", config.get("n_embd", 0)) if isinstance(config, dict) else 0
+    return found if isinstance(found, int) else 0

@@ -20,11 +20,17 @@ def bestiary_register(registry: Registry) -> None:
         target="bestiary.engines.local.engine:LocalEngine",
         options="bestiary.engines.local.options:LocalOptions",
     )
-    for placement in ("colocate", "inprocess"):
+    for placement, strategy in (
+        ("colocate", "Colocate"),
+        ("inprocess", "Colocate"),
+        ("split", "Split"),
+        ("standalone", "Standalone"),
+        ("explicit", "Explicit"),
+    ):
         registry.placement(
             placement,
-            target="bestiary.distributed.placement:Colocate",
-            options="bestiary.distributed.options:ColocateOptions",
+            target=f"bestiary.distributed.strategies:{strategy}",
+            options=f"bestiary.distributed.options:{strategy}Options",
         )
     registry.schedule(
         "sync",

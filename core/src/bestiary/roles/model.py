@@ -42,12 +42,24 @@ class Model:
         group: the worker group that holds it.
         tokens_per_micro: token budget of a micro-batch.
         max_length: longest prompt with response that the model can take, in tokens.
+        width: hidden size, from which the cost of attention is estimated; 0 leaves it out.
     """
 
     name: str
     group: Group
     tokens_per_micro: int
     max_length: int = 0
+    width: int = 0
+
+    @property
+    def quadratic(self) -> float:
+        """Cost of attention beside that of the linear layers, for each token squared."""
+        return 1.0 / (12.0 * self.width) if self.width else 0.0
+
+    def learn_sizes(self) -> None:
+        """Take the limits and sizes from what the workers say."""
+        state = self.state()[0]
+        self.max_length, self.width = int(state["max_length"]), int(state.get("width", 0))
 
     def state(self) -> Sequence[Mapping[str, Any]]:
         """What each rank says about the model: version, parameters, bytes."""

@@ -174,6 +174,7 @@ class TrainedRole:
             world=self.model.group.size,
             tokens_per_micro=self.model.tokens_per_micro,
             whole=whole,
+            quadratic=self.model.quadratic,
         )
 
 

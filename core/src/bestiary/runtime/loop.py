@@ -72,6 +72,7 @@ class Loop:
         self.saved: Checkpoint | None = None
         """The newest checkpoint in the folder of this run."""
         self._counted = driver_bytes()
+        self._cpu_s = time.process_time()
 
     # ------------------------------------------------------------------ the run
 
@@ -151,6 +152,7 @@ class Loop:
             "data/tokens_generated": float(self.progress.tokens_generated),
             "data/samples": float(self.progress.samples),
             "driver/bytes": float(self._bytes()),
+            "time/driver_cpu_s": self._cpu(),
         }
         seconds = metrics.get("time/rollout_s", 0.0)
         self._tell(
@@ -173,6 +175,11 @@ class Loop:
     def _bytes(self) -> int:
         before, self._counted = self._counted, driver_bytes()
         return self._counted - before
+
+    def _cpu(self) -> float:
+        """Processor seconds of this process since the last step."""
+        before, self._cpu_s = self._cpu_s, time.process_time()
+        return self._cpu_s - before
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
         self.progress.last = {**self.progress.last, **metrics}

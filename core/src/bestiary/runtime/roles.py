@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bestiary.engines.engine_api import ModelSpec
+from bestiary.engines.hybrid.engine import Policy
 from bestiary.errors import ConfigError
 from bestiary.protocols import ComponentRef, Role
 from bestiary.roles.model import Group, Model
@@ -35,6 +36,7 @@ class ModelSource:
         train: the training engine.
         rollout: the rollout engine.
         paths: folders of other models, by what roles call them.
+        residency: what becomes of training state while a model generates.
     """
 
     path: str
@@ -42,6 +44,7 @@ class ModelSource:
     train: ComponentRef
     rollout: ComponentRef
     paths: Mapping[str, str] = field(default_factory=dict)
+    residency: Policy = "keep"
 
     @property
     def lora(self) -> bool:
@@ -100,7 +103,8 @@ def _model_plan(name: str, views: list[Role], source: ModelSource) -> ModelPlan:
         trainable=trainable,
         lr=lr,
     )
-    return ModelPlan(spec, source.train, source.rollout if "lm" in spec.head else None)
+    rollout = source.rollout if "lm" in spec.head else None
+    return ModelPlan(spec, source.train, rollout, source.residency)
 
 
 def _one(model: str, what: str, values: list[Any]) -> Any:  # noqa: ANN401 - a path or a number

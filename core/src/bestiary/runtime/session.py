@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from bestiary.config.plan import RunPlan
-from bestiary.distributed.placement import Placement, PlacementRequest, PoolPlan, regrouped
+from bestiary.distributed.placement import (
+    Placement,
+    PlacementRequest,
+    PoolPlan,
+    check_models,
+    regrouped,
+)
 from bestiary.errors import ConfigError, DataError, PlacementError, boundary
 from bestiary.models.resolve import resolve_model
 from bestiary.plugins.events import PlacementRequest as HookRequest
@@ -146,11 +152,12 @@ def _assemble(
     services = Services(plan.run.seed, components.options)
     rollout, train = plan.reference("rollout_engine"), plan.reference("train_engine")
     paths = {r.path: str(resolve_model(r.path)) for r in plan.roles if r.path}
-    source = ModelSource(str(folder), plan.model.dtype, train, _deterministic(plan, rollout), paths)
+    draws, residency = _deterministic(plan, rollout), plan.run.residency
+    source = ModelSource(str(folder), plan.model.dtype, train, draws, paths, residency)
     roles = on_models(plan.roles, lora=source.lora)
     plans = model_plans(roles, source)
     feeds = load_feeds(plan, components, prompts)
-    placement = _placement(plan, components)
+    placement = _placement(plan, components, roles)
     models, scorers = _start(plan, components, folder, roles, placement, plans, hosts)
     samplings = with_task_limits(
         plan.samplings, prompts.task, getattr(plan.algorithm, "max_tokens", None)
@@ -188,13 +195,16 @@ def _deterministic(plan: RunPlan, rollout: ComponentRef) -> ComponentRef:
     return rollout
 
 
-def _placement(plan: RunPlan, components: Components) -> Placement:
+def _placement(plan: RunPlan, components: Components, roles: Sequence[Role]) -> Placement:
     ref = plan.reference("placement")
+    request = PlacementRequest(tuple(roles))
     with boundary(components.owner(ref), f"calling {ref}", PlacementError):
-        placement: Placement = components.build(ref)(PlacementRequest(plan.roles))
+        placement: Placement = components.build(ref)(request)
     devices = tuple(device for pool in placement.pools for device in pool.devices)
     asked = components.plugins.plan_placement(HookRequest(plan.roles, devices))
-    return placement if asked is None else regrouped(placement, asked)
+    placement = placement if asked is None else regrouped(placement, asked)
+    check_models(placement, request)
+    return placement
 
 
 def _start(
@@ -245,7 +255,7 @@ def _start(
             hint="choose a reward that declares `spans = True`, or another advantage",
         )
     for model in models.values():
-        model.max_length = int(model.state()[0]["max_length"])
+        model.learn_sizes()
     return models, scorers
 
 

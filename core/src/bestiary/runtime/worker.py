@@ -11,9 +11,10 @@ import numpy as np
 from bestiary.batch import Ragged, RowBlock, Rows, Shipment
 from bestiary.batch.expression import MASK, Expression, Reduction, evaluate, reduce_rows
 from bestiary.distributed.seat import Seat
-from bestiary.engines.checksum import Checksum
 from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
+from bestiary.engines.hybrid.engine import HybridEngine, Policy, Transition
 from bestiary.errors import AlgorithmError, EngineError, boundary
+from bestiary.models.files import hidden_size
 from bestiary.models.heads import VALUE_HEAD_PREFIX
 from bestiary.plugins.manager import check_fingerprint, load_plugins
 from bestiary.protocols import ComponentRef, Sampling, Stat
@@ -33,6 +34,8 @@ class ModelPlan:
     spec: ModelSpec
     train: ComponentRef
     rollout: ComponentRef | None
+    policy: Policy = "keep"
+    """What becomes of training state while the model generates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class ModelWorker:
         self.components = Components(plugins)
         self.models: dict[str, ModelPlan] = {}
         self.train: dict[str, TrainEngine] = {}
-        self.rollout: dict[str, RolloutEngine] = {}
+        self.hybrid: dict[str, HybridEngine] = {}
         for name, model in plan.models.items():
             self.hold(name, model)
 
@@ -71,9 +74,23 @@ class ModelWorker:
         engine.resolve_loss = self.components.loss
         self.models[name] = model
         self.train[name] = engine
+        if model.rollout is not None:
+            self.hybrid[name] = self._hybrid(engine, model, model.rollout)
         for other in self.train.values():  # for losses that compare whole distributions
             if other is not self.train.get(REFERENCE) and hasattr(other, "reference"):
                 other.reference = self.train.get(REFERENCE)
+
+    def _hybrid(self, engine: TrainEngine, model: ModelPlan, draws: ComponentRef) -> HybridEngine:
+        spec = replace(model.spec, head="lm")  # a value head beside it draws no tokens
+
+        def rollout() -> RolloutEngine:
+            built: RolloutEngine = self.components.build(draws, spec, self.ranks)
+            return built
+
+        def wanted(name: str) -> bool:
+            return not name.startswith(VALUE_HEAD_PREFIX)
+
+        return HybridEngine(engine, rollout, policy=model.policy, keep_name=wanted)
 
     # ------------------------------------------------------------------ generation
 
@@ -85,15 +102,22 @@ class ModelWorker:
         keys: np.ndarray,
     ) -> Answer:
         """Responses for this rank's prompts, drawn with the newest weights."""
-        sync_seconds = self._sync(name)
-        began = time.perf_counter()
+        if name not in self.hybrid:
+            raise EngineError(
+                f"model {name!r} has no rollout engine", hint="only policy roles can generate"
+            )
+        hybrid = self.hybrid[name]
         ids = prompts.block().tokens["prompt_ids"]
         cuts = np.cumsum([s.n for s in samplings])[:-1]
         requests = [
             Request(ids.row(i), samplings, [k.tolist() for k in np.split(keys[i], cuts)])
             for i in range(len(ids))
         ]
-        done = [c for answer in self.rollout[name].generate(requests) for c in answer]
+        with hybrid.generation() as engine:
+            began = time.perf_counter()
+            done = [c for answer in engine.generate(requests) for c in answer]
+            seconds = time.perf_counter() - began
+        passages = hybrid.take_transitions()
         lengths = np.array([len(c.ids) for c in done], dtype=np.int64)
         version = np.array([c.version for c in done], dtype=np.int64)
         total = int(lengths.sum())
@@ -120,36 +144,11 @@ class ModelWorker:
             "version_max": version,
         }
         report = {
-            "seconds": time.perf_counter() - began,
-            "sync_seconds": sync_seconds,
-            "metrics": _surprise(tokens),
+            "seconds": seconds,
+            "sync_seconds": sum(passage.seconds for passage in passages),
+            "metrics": {**_surprise(tokens), **_moved(passages)},
         }
         return RowBlock(tokens, table), report
-
-    def _sync(self, name: str) -> float:
-        """Bring the rollout engine to the trainer's version; returns the seconds it took."""
-        began = time.perf_counter()
-        plan = self.models[name]
-        if plan.rollout is None:
-            raise EngineError(
-                f"model {name!r} has no rollout engine", hint="only policy roles can generate"
-            )
-        trainer = self.train[name]
-        if name not in self.rollout:
-            spec = replace(plan.spec, head="lm")  # a value head beside it draws no tokens
-            self.rollout[name] = self.components.build(plan.rollout, spec, self.ranks)
-        engine = self.rollout[name]
-        if engine.version == trainer.version:
-            return 0.0
-        engine.prepare(trainer.version)
-        checksum = Checksum()
-        for bucket in trainer.export():
-            drawn = {n: t for n, t in bucket.items() if not n.startswith(VALUE_HEAD_PREFIX)}
-            for parameter, tensor in drawn.items():
-                checksum.add(parameter, tensor)
-            engine.write(drawn)
-        engine.commit(checksum.hexdigest())
-        return time.perf_counter() - began
 
     # ------------------------------------------------------------------ training
 
@@ -176,6 +175,8 @@ class ModelWorker:
 
     def update(self, name: str, parts: Sequence[Any]) -> Answer:
         """One optimizer step."""
+        if name in self.hybrid:
+            self.hybrid[name].require_training(f"update of model {name!r}")
         began = time.perf_counter()
         opened = [replace(part, rows=part.rows.block()) for part in parts]
         metrics = dict(self.train[name].update(opened))
@@ -233,6 +234,7 @@ class ModelWorker:
             "version": engine.version,
             "parameters": int(getattr(engine, "parameter_count", 0)),
             "max_length": int(getattr(engine, "max_length", 0) or 0),
+            "width": hidden_size(Path(self.models[name].spec.path)),
             "rank": self.ranks.rank,
         }
 
@@ -243,8 +245,8 @@ class ModelWorker:
     def load(self, name: str, folder: str) -> None:
         """Restore a model's training state; the next generation syncs."""
         self.train[name].load(Path(folder))
-        if name in self.rollout:
-            del self.rollout[name]
+        if name in self.hybrid:
+            self.hybrid[name].forget_weights()
 
     def export(self, name: str, folder: str) -> None:
         """Write the model in ``save_pretrained`` layout (rank 0 writes, all take part)."""
@@ -272,6 +274,16 @@ def _surprise(tokens: Mapping[str, Ragged]) -> dict[str, Stat]:
     if not np.array_equal(full, drawn):
         gap = float((drawn - full).sum(dtype=np.float64))
         out["kl/truncation"] = Stat(gap, count)
+    return out
+
+
+def _moved(passages: Sequence[Transition]) -> dict[str, Stat]:
+    """Bytes that went to the rollout engine, and that were freed or moved away for it."""
+    out = {"sync/bytes": Stat(float(sum(p.moved_bytes for p in passages)), how="sum")}
+    for name in ("freed_bytes", "moved_bytes"):
+        found = sum(float(part.get(name, 0)) for p in passages for part in p.residency.values())
+        if found:
+            out[f"residency/{name}"] = Stat(found, how="sum")
     return out
 
 

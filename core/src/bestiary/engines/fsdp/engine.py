@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bestiary.batch import Ragged, RowBlock
-from bestiary.engines.engine_api import ModelSpec, Ranks, UpdatePart
+from bestiary.engines.engine_api import ModelSpec, Ranks, Residency, UpdatePart
 from bestiary.engines.fsdp.build import build_net
 from bestiary.engines.fsdp.forward import Against, Plan, pad
 from bestiary.engines.fsdp.layout import Layout, Replicated, buckets
@@ -208,6 +208,7 @@ class FSDPEngine:
         fine = math.isfinite(norm)
         if fine:
             clip(self.layout.grads, norm, self.options.clip_norm)
+            self.optimizer.to(self.device)
             self.optimizer.step(self.layout.grads, lr)
             self.layout.publish()
             self.version += 1
@@ -344,6 +345,32 @@ class FSDPEngine:
                 f"{self.spec.path}",
                 hint="lower max_tokens or filter long prompts",
             )
+
+    # ------------------------------------------------------------------ residency
+
+    def residency(self, want: Residency) -> Mapping[str, Any]:
+        """Free gradients, and move the optimizer's moments between device and host.
+
+        Freed gradients come back with the next update, which also brings the moments back. On a
+        CPU the host is the device, so nothing moves.
+
+        Returns:
+            ``freed_bytes`` and ``moved_bytes``.
+
+        Raises:
+            EngineError: for weights elsewhere than on the device: they are the masters.
+        """
+        if want.weights != "device":
+            raise EngineError(
+                f"the weights of {self.spec.path} are the masters and stay on the device; "
+                f"{want.weights!r} was asked for"
+            )
+        freed = self.layout.free_gradients() if want.gradients != "device" else 0
+        moved = 0
+        if self.optimizer is not None:
+            at = self.device if want.optimizer == "device" else torch.device("cpu")
+            moved = self.optimizer.to(at)
+        return {"freed_bytes": freed, "moved_bytes": moved}
 
     # ------------------------------------------------------------------ weights and state
 

@@ -51,6 +51,10 @@ class Layout(Protocol):
     def zero(self) -> None:
         """Forget gradients."""
 
+    def free_gradients(self) -> int:
+        """Give back the memory of gradients until the next :meth:`zero`; returns its bytes."""
+        ...
+
     def after_backward(self) -> None:
         """Called after each micro-batch."""
 
@@ -146,7 +150,19 @@ class Replicated:
 
     def zero(self) -> None:
         """Forget gradients."""
-        self.grads[0].zero_()
+        flat = self.grads[0]
+        size = flat.numel() * flat.element_size()
+        if flat.untyped_storage().nbytes() < size:  # freed; views of it come back as well
+            flat.untyped_storage().resize_(size)
+        flat.zero_()
+
+    def free_gradients(self) -> int:
+        """Give back the flat buffer; the parameters' views of it stay where they are."""
+        freed = 0
+        for flat in self.grads:
+            freed += flat.untyped_storage().nbytes()
+            flat.untyped_storage().resize_(0)
+        return freed
 
     def after_backward(self) -> None:
         """Add a micro-batch's gradients to the float32 sum."""

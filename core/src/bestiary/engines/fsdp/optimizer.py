@@ -45,6 +45,16 @@ class AdamW:
             maximize=False,
         )
 
+    def to(self, device: torch.device) -> int:
+        """Move the moments; returns the bytes that moved."""
+        moved = 0
+        for held in (self.first, self.second, self.steps):
+            for i, tensor in enumerate(held):
+                if tensor.device != device:
+                    held[i] = tensor.to(device)
+                    moved += tensor.numel() * tensor.element_size()
+        return moved
+
     def set_step(self, step: int) -> None:
         """Set the number of steps done, for the bias correction."""
         for count in self.steps:

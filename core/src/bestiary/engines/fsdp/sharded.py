@@ -69,6 +69,13 @@ class Sharded:
         for p in self._params.values():
             p.grad = None
 
+    def free_gradients(self) -> int:
+        """Drop this rank's shards; the next backward pass makes new ones."""
+        held = [p.grad for p in self._params.values() if p.grad is not None]
+        freed = sum(g.to_local().untyped_storage().nbytes() for g in cast("list[DTensor]", held))
+        self.zero()
+        return freed
+
     def after_backward(self) -> None:
         """Nothing: the backward pass has summed over the ranks."""
 
