@@ -111,7 +111,7 @@ def test_cfg_prints_yaml_that_makes_the_same_run(bestiary, tmp_path, base):
 def test_info_shows_options_with_their_packages(bestiary):
     page = bestiary("train", "--info")
     assert page.status == 0
-    assert "  zoo_grpo             zoo-algos 2.0" in page.out
+    assert "  zoo_grpo               (zoo-algos 2.0)" in page.out
     page = bestiary("train", "--info", "algorithm=zoo_grpo")
     assert "algorithm.samples=8   a whole number\n      Responses for each prompt." in page.out
 

@@ -90,16 +90,25 @@ def test_more_workers_than_this_process_are_refused_not_ignored(lab, tmp_path):
         train_here([*WORDS, *custom("letters"), "placement.workers=2"], tmp_path / "run", lab)
 
 
-def test_the_warm_start_runs_where_the_run_will(lab):
+def test_the_warm_start_of_a_tiny_model_needs_no_worker_processes(lab):
     words = ["algorithm=grpo", "task=addition", "model=tiny", "cluster.object_store_mb=100"]
     plan = compose_run([*words, "timeout_s=77", "placement.workers=2"], None, lab)
     warm = supervised_plan(plan, plan.model.warm_start, lab)
     assert warm.run.cluster == plan.run.cluster
-    assert (warm.run.timeout_s, warm.options["placement"].workers) == (77, 2)
+    assert (warm.run.timeout_s, warm.choices["placement"]) == (77, "inprocess")
+    assert warm.options["placement"].workers == 1
     assert warm.choices["algorithm"] == "sft"
     elsewhere = compose_run(words, None, lab)
     other = supervised_plan(elsewhere, elsewhere.model.warm_start, lab)
     assert warm_key(warm, lab) == warm_key(other, lab)  # where it runs does not change the weights
+
+
+def test_the_warm_start_of_another_model_runs_where_the_run_will(lab, tmp_path):
+    words = ["algorithm=grpo", "task=addition", "model=hf", f"model.path={tmp_path}"]
+    words += ["model.warm_start.steps=5", "placement.workers=2"]
+    plan = compose_run(words, None, lab)
+    warm = supervised_plan(plan, plan.model.warm_start, lab)
+    assert (warm.choices["placement"], warm.options["placement"].workers) == ("colocate", 2)
 
 
 def test_an_algorithm_without_a_scorer_says_what_evaluation_needs(lab):

@@ -49,7 +49,8 @@ def _draw(run_dir: "Path") -> None:
     from bestiary.tracking.jsonl import METRICS_FILE, read_metrics
     from bestiary.tracking.plots import learning_curve
 
-    records = read_metrics(run_dir / METRICS_FILE)
+    record = run_dir / METRICS_FILE
+    records = read_metrics(record) if record.exists() else []
     if len(records) > 1:
         curve = learning_curve(records, run_dir / "learning_curve.png", title=run_dir.name)
         sys.stdout.write(f"learning curve: {curve}\n")

@@ -153,6 +153,7 @@ def _in_short(choice: Choice) -> str:
         text = choice.doc or summary(choice.options_class())
     except BestiaryError as error:  # one broken plugin must not hide the others
         text = f"cannot be used: {error.message} [{choice.owner}]"
+    text = text or f"({choice.owner.distribution} {choice.owner.version})"
     return textwrap.shorten(text, 90, placeholder=" …")
 
 

@@ -12,7 +12,7 @@ from bestiary.batch import Ragged, RowBlock, Rows, Shipment
 from bestiary.batch.expression import MASK, Expression, Reduction, evaluate, reduce_rows
 from bestiary.distributed.seat import Seat
 from bestiary.engines.engine_api import ModelSpec, Ranks, Request, RolloutEngine, TrainEngine
-from bestiary.engines.hybrid.engine import HybridEngine, Policy, Transition
+from bestiary.engines.hybrid.engine import HybridEngine, Policy
 from bestiary.errors import AlgorithmError, EngineError, boundary
 from bestiary.models.files import hidden_size
 from bestiary.models.heads import VALUE_HEAD_PREFIX
@@ -146,7 +146,7 @@ class ModelWorker:
         report = {
             "seconds": seconds,
             "sync_seconds": sum(passage.seconds for passage in passages),
-            "metrics": {**_surprise(tokens), **_moved(passages)},
+            "metrics": _surprise(tokens),
         }
         return RowBlock(tokens, table), report
 
@@ -274,16 +274,6 @@ def _surprise(tokens: Mapping[str, Ragged]) -> dict[str, Stat]:
     if not np.array_equal(full, drawn):
         gap = float((drawn - full).sum(dtype=np.float64))
         out["kl/truncation"] = Stat(gap, count)
-    return out
-
-
-def _moved(passages: Sequence[Transition]) -> dict[str, Stat]:
-    """Bytes that went to the rollout engine, and that were freed or moved away for it."""
-    out = {"sync/bytes": Stat(float(sum(p.moved_bytes for p in passages)), how="sum")}
-    for name in ("freed_bytes", "moved_bytes"):
-        found = sum(float(part.get(name, 0)) for p in passages for part in p.residency.values())
-        if found:
-            out[f"residency/{name}"] = Stat(found, how="sum")
     return out
 
 

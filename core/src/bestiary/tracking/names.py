@@ -112,11 +112,6 @@ _DOCS = (
     MetricDoc("time/rollout_s", "s", "lower", "Generating the responses."),
     MetricDoc("time/score_s", "s", "lower", "Rewards and log-probabilities of frozen roles."),
     MetricDoc("time/update_s", "s", "lower", "Old log-probabilities, values and optimizer steps."),
-    MetricDoc("sync/bytes", "bytes", "", "Weights that were written to rollout engines."),
-    MetricDoc(
-        "residency/freed_bytes", "bytes", "", "Gradients and KV memory freed between phases."
-    ),
-    MetricDoc("residency/moved_bytes", "bytes", "", "State moved between device and host."),
     MetricDoc("time/sync_s", "s", "lower", "Moving new weights to the rollout engine."),
     MetricDoc("time/eval_s", "s", "lower", "Held-out evaluation; not part of time/step_s."),
     MetricDoc("time/step_s", "s", "lower", "The whole step without evaluation."),

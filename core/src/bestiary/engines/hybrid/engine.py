@@ -1,5 +1,6 @@
 """HybridEngine: a training engine and a rollout engine of one model, and the way between them."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+_log = logging.getLogger(__name__)
 
 Policy = Literal["keep", "offload"]
 
@@ -137,7 +140,7 @@ class HybridEngine:
                 hint="commit() must take the version that prepare() announced",
             )
         seconds = time.perf_counter() - began
-        self.transitions.append(Transition("generation", self.train.version, seconds, sent, moved))
+        self._note(Transition("generation", self.train.version, seconds, sent, moved))
         return self._rollout
 
     def _send(self, engine: RolloutEngine) -> int:
@@ -164,8 +167,18 @@ class HybridEngine:
             "train": _move(self.train, KEEP),
         }
         seconds = time.perf_counter() - began
-        self.transitions.append(
-            Transition("training", self.train.version, seconds, residency=moved)
+        self._note(Transition("training", self.train.version, seconds, residency=moved))
+
+    def _note(self, passage: Transition) -> None:
+        """Keep a passage, and log it with its bytes."""
+        self.transitions.append(passage)
+        _log.info(
+            "to %s: version %d, %d bytes of weights in %.3f s%s",
+            passage.to,
+            passage.version,
+            passage.moved_bytes,
+            passage.seconds,
+            f", {dict(passage.residency)}" if passage.residency else "",
         )
 
     def take_transitions(self) -> list[Transition]:
