@@ -8,9 +8,9 @@ ALGOS = "[owner: algos (zoo-algos 2.0)]"
 BASICS = "[owner: basics (zoo-basics 1.0)]"
 ALGORITHMS = "grpo (zoo-algos 2.0), remax (zoo-algos 2.0), sft (zoo-algos 2.0)"
 ROOT = (
-    "seed, steps, run_dir, name, deterministic, resume, max_seconds, timeout_s, display, eval, "
-    "checkpoint, cluster, algorithm, advantage, loss, task, reward, cost, correction, model, "
-    "sampler, rollout_engine, train_engine, schedule, placement, tracker"
+    "seed, steps, run_dir, name, deterministic, resume, max_seconds, residency, timeout_s, "
+    "display, eval, checkpoint, cluster, algorithm, advantage, loss, task, reward, cost, "
+    "correction, model, sampler, rollout_engine, train_engine, schedule, placement, tracker"
 )
 CLIP_TYPO = (
     f"loss=clip has no option 'clip_rnge'; did you mean 'loss.clip_range'? {ALGOS}\n"

@@ -158,6 +158,19 @@ def test_columns_are_mapped_and_a_missing_one_is_named():
     assert caught.value.hint == "name the column that is meant: task.prompt=COLUMN"
 
 
+@pytest.mark.parametrize("where", ["prompt", "answer", "messages", "target"])
+def test_half_a_character_is_a_bad_row(where):
+    bad = "ab\ud800c"
+    row = {"prompt": "q", "answer": "a", "text": "t"}
+    if where == "messages":
+        row["prompt"] = [{"role": "user", "content": bad}]
+    else:
+        row[{"target": "text"}.get(where, where)] = bad
+    with pytest.raises(DataError, match=r"row 1: \w+ holds half a character \(\\ud800 at 2\)"):
+        to_problems([{"prompt": "p", "answer": "a", "text": "t"}, row],
+                    Columns(target="text"), where="f")  # fmt: skip
+
+
 def test_repeated_rows_are_left_out_and_contradictions_refused():
     same = {"prompt": "q", "answer": 1}
     made, left_out = to_problems([same, dict(same)], Columns(), where="f")

@@ -22,23 +22,37 @@ def read_rows(path: str | Path) -> list[Row]:
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataError(f"data file {str(path)!r} is not there", hint="check path and eval_path")
-    suffix = file.suffix.lower()
-    if suffix in (".jsonl", ".ndjson"):
-        rows = list(_jsonl(file))
-    elif suffix == ".json":
-        rows = _json(file)
-    elif suffix == ".csv":
-        rows = _csv(file)
-    elif suffix == ".parquet":
-        rows = _parquet(file)
-    else:
+    try:
+        rows = _rows(file, path)
+    except UnicodeDecodeError as error:
         raise DataError(
-            f"data file {str(path)!r}: the format {suffix!r} is unknown",
-            hint=f"known formats: {', '.join(FORMATS)}",
-        )
+            f"data file {str(path)!r} is no UTF-8 text: byte 0x{error.object[error.start]:02x} "
+            f"({error.reason})",
+            hint="convert it, as in: iconv -f ENCODING -t utf-8 FILE > NEW",
+        ) from error
+    except (OSError, RecursionError, csv.Error) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DataError(f"data file {str(path)!r} cannot be read: {reason}") from error
     if not rows:
         raise DataError(f"data file {str(path)!r} has no rows")
     return rows
+
+
+def _rows(file: Path, path: str | Path) -> list[Row]:
+    """The rows of a file by its ending."""
+    suffix = file.suffix.lower()
+    if suffix in (".jsonl", ".ndjson"):
+        return list(_jsonl(file))
+    if suffix == ".json":
+        return _json(file)
+    if suffix == ".csv":
+        return _csv(file)
+    if suffix == ".parquet":
+        return _parquet(file)
+    raise DataError(
+        f"data file {str(path)!r}: the format {suffix!r} is unknown",
+        hint=f"known formats: {', '.join(FORMATS)}",
+    )
 
 
 def _jsonl(file: Path) -> Iterator[Row]:
@@ -72,6 +86,7 @@ def _object(row: Any, file: Path, index: int) -> Row:  # noqa: ANN401 - any JSON
 
 
 def _csv(file: Path) -> list[Row]:
+    csv.field_size_limit(2**31 - 1)  # a prompt may be a document; the default is 131,072
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.DictReader(stream, strict=True))
     for index, row in enumerate(rows):
@@ -85,4 +100,7 @@ def _parquet(file: Path) -> list[Row]:
         raise DataError(f"{file}: reading parquet needs pyarrow", hint="pip install pyarrow")
     from pyarrow import parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    return list(parquet.read_table(file).to_pylist())
+    try:
+        return list(parquet.read_table(file).to_pylist())
+    except Exception as error:  # pyarrow has classes of its own
+        raise DataError(f"{file} is no parquet file that can be read: {error}") from error

@@ -8,7 +8,15 @@ from hashlib import blake2b
 from typing import Any
 
 from bestiary.data.conversations import last_answers, split_conversations
-from bestiary.data.values import RowError, flag, get, json_value, message_of, what_is
+from bestiary.data.values import (
+    RowError,
+    flag,
+    get,
+    json_value,
+    message_of,
+    readable,
+    what_is,
+)
 from bestiary.errors import DataError
 from bestiary.protocols import Problem
 
@@ -68,8 +76,13 @@ def to_problem(row: Mapping[str, Any], columns: Columns, *, chat: bool, system: 
         texts, safe = texts[::-1], safe[::-1]
     if safe:
         extra |= dict(zip(SAFE, safe, strict=True))
+    readable("prompt", *([prompt] if isinstance(prompt, str) else [m["content"] for m in prompt]))
+    readable("answer", *answers)
+    readable("target", *(text for text in texts if text is not None))
+    uid = str(get(row, columns.uid)) if columns.uid else content_uid(prompt, *texts)
+    readable("uid", uid)
     return Problem(
-        uid=str(get(row, columns.uid)) if columns.uid else content_uid(prompt, *texts),
+        uid=uid,
         prompt=prompt,
         answer=answers[0] if answers else "",
         target=texts[0],

@@ -39,6 +39,22 @@ def text_of(what: str, value: Any) -> str:  # noqa: ANN401 - any JSON value
     return value
 
 
+def readable(what: str, *texts: str) -> None:
+    """Refuse text that is no Unicode text: half a character, as JSON can hold it.
+
+    Raises:
+        RowError: naming the code and its place.
+    """
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            code = f"\\u{ord(text[error.start]):04x}"
+            raise RowError(
+                f"{what} holds half a character ({code} at {error.start}), which has no meaning"
+            ) from None
+
+
 def flag(row: Mapping[str, Any], name: str) -> bool:
     """A column with true or false, or 0 or 1."""
     value = get(row, name)

@@ -137,9 +137,9 @@ def failure_error(failures: Sequence[Failure]) -> WorkerFailure:
     parts = [first.line()]
     if first.trace:
         parts.append(first.trace.rstrip())
-    shown = bool(first.trace) and first.trace.strip()[-_LAST:] in first.log_tail
-    if first.log_tail and not shown:
-        parts.append(f"last lines of {first.log_path}:\n{indent(first.log_tail)}")
+    said = _without(first.log_tail, first.trace)
+    if said:
+        parts.append(f"last lines of {first.log_path}:\n{indent(said)}")
     elif first.log_path is not None:
         parts.append(f"its log is {first.log_path}")
     others = [failure for failure in failures if failure is not first][:_KEPT]
@@ -153,6 +153,14 @@ def failure_error(failures: Sequence[Failure]) -> WorkerFailure:
         error.exit_code = first.original.exit_code
     error.__cause__ = first.original
     return error
+
+
+def _without(log_tail: str, trace: str) -> str:
+    """The last lines of a log before the traceback that is shown already."""
+    if not trace or trace.strip()[-_LAST:] not in log_tail:
+        return log_tail
+    before, found, _ = log_tail.partition(trace.splitlines()[0])
+    return before.rstrip() if found else ""
 
 
 def indent(text: str) -> str:
