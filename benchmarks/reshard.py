@@ -2,16 +2,18 @@
 
 Three ways on the same gloo ranks, alternating: ours (each rank gets what it lacks of its target), a
 full all-gather (every rank gets everything, as DeepSpeed-Chat does), and DTensor's ``full_tensor``
-parameter by parameter where the layout is one that DTensor has. Prints JSON.
+parameter by parameter where the layout is one that DTensor has. All storage is there before the
+clock starts; memory is what each way takes beside it. Prints JSON.
 
     python benchmarks/reshard.py
     python benchmarks/reshard.py --mib 256 --world 4
 """
 
 import argparse
+import gc
 import json
-import resource
 import time
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -19,9 +21,10 @@ import torch.distributed as dist
 from common import busy_cores, machine, say
 
 from bestiary.distributed.resharding.execute import Resharder
+from bestiary.distributed.resharding.grouping import choose_target
 from bestiary.distributed.resharding.layout import Layout, Parameter
 from bestiary.distributed.resharding.mesh import Mesh
-from bestiary.distributed.resharding.plan import choose_target, plan_reshard
+from bestiary.distributed.resharding.plan import plan_reshard
 from bestiary.testing.ranks import run_ranks
 
 PAIRS = {
@@ -51,7 +54,18 @@ def parameters(mib: int) -> list[Parameter]:
 
 
 def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most memory of this process since ``reset_peak``."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmHWM in /proc/self/status")
+
+
+def reset_peak() -> int:
+    """Begin a new peak; returns the memory of now."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_bytes()
 
 
 def timed(function) -> float:
@@ -74,62 +88,59 @@ def one(rank: int, world: int, pair: tuple[str, str], mib: int, repeats: int) ->
         for p in every
         if (box := source.box(p, rank)) is not None
     }
-    flat = torch.cat([t.reshape(-1) for t in mine.values()])
-    sizes = torch.tensor([flat.numel()])
-    gathered = [torch.zeros_like(sizes) for _ in range(world)]
-    dist.all_gather(gathered, sizes)
-    most = max(int(s) for s in gathered)
-    seen: dict[str, int] = {}
-
-    def ours() -> None:
-        moving = Resharder(plan, rank, mine, dtype=torch.float32)
-        kept = {}
-        for bucket in moving:
-            kept.update(bucket)
-        seen["received"] = moving.traffic.received_bytes
-        seen["buffer"] = moving.traffic.buffer_bytes
-
-    def full() -> None:
-        padded = torch.zeros(most)
-        padded[: flat.numel()] = flat
-        out = torch.empty(world * most)
-        dist.all_gather_into_tensor(out, padded)
-
+    # What the generator computes with: every way ends with the weights in here.
+    boxes = {p.name: box for p in every if (box := target.box(p, rank)) is not None}
+    storage = {name: torch.zeros([b - a for a, b in box]) for name, box in boxes.items()}
+    moving = Resharder(plan, rank, mine, dtype=torch.float32, into=storage)
     tensors = dtensors(source.mesh, every, mine)
+    ways = {"ours": lambda: sum(len(bucket) for bucket in moving)}
+    full, most = full_gather(mine, world)
+    ways["full"] = full
+    if tensors is not None:
 
-    def single() -> None:
-        kept = {name: t.full_tensor() for name, t in (tensors or {}).items()}
-        del kept
+        def single() -> None:
+            for name, tensor in tensors.items():
+                whole = tensor.full_tensor()
+                if name in boxes:
+                    storage[name].copy_(whole[tuple(slice(a, b) for a, b in boxes[name])])
 
-    times = {"ours": [], "full": [], "full_tensor": []}
-    for way in (ours, full, single):  # warm
+        ways["full_tensor"] = single
+    peaks = {}
+    for name, way in ways.items():  # warm, and measure the memory
+        before = reset_peak()
         way()
-    before = peak_bytes()
+        peaks[name] = peak_bytes() - before
+    peaks["full"] += (world + 1) * most * 4  # what it gathers into, which was there before
+    times = {name: [] for name in ways}
     for _ in range(repeats):
-        times["ours"].append(timed(ours))
-        times["full"].append(timed(full))
-        if tensors is not None:
-            times["full_tensor"].append(timed(single))
+        for name, way in ways.items():
+            times[name].append(timed(way))
     return {
-        "ours_s": median(times["ours"]),
-        "full_s": median(times["full"]),
-        "full_tensor_s": median(times["full_tensor"]) if times["full_tensor"] else None,
-        "received": seen["received"],
+        "seconds": {name: median(found) for name, found in times.items()},
+        "peak": peaks,
+        "received": moving.traffic.received_bytes,
         "bound": plan.received()[rank] * 4,
         "full_received": (world - 1) * most * 4,
-        "target": sum(
-            p.numel * 4 if (b := target.box(p, rank)) is None else volume_bytes(b) for p in every
-        ),
-        "buffer": seen["buffer"],
-        "grew": peak_bytes() - before,
+        "buffer": moving.traffic.buffer_bytes,
     }
 
 
-def volume_bytes(box) -> int:
-    out = 4
-    for start, stop in box:
-        out *= stop - start
-    return out
+def full_gather(mine: dict[str, torch.Tensor], world: int):
+    """One all-gather of everything into memory that is kept for it; and elements a rank sends."""
+    sizes = torch.tensor([sum(t.numel() for t in mine.values())])
+    found = [torch.zeros_like(sizes) for _ in range(world)]
+    dist.all_gather(found, sizes)
+    most = max(int(size) for size in found)
+    padded, out = torch.zeros(most), torch.zeros(world * most)
+
+    def full() -> None:
+        start = 0
+        for tensor in mine.values():
+            padded[start : start + tensor.numel()] = tensor.reshape(-1)
+            start += tensor.numel()
+        dist.all_gather_single(out, padded)
+
+    return full, most
 
 
 def dtensors(mesh: Mesh, every: list[Parameter], mine: dict[str, torch.Tensor]):
@@ -154,10 +165,10 @@ def dtensors(mesh: Mesh, every: list[Parameter], mine: dict[str, torch.Tensor]):
 
 
 def summary(pair: tuple[str, str], rows: list[dict]) -> dict:
-    ours, full = max(r["ours_s"] for r in rows), max(r["full_s"] for r in rows)
+    seconds = {w: max(r["seconds"][w] for r in rows) for w in rows[0]["seconds"]}
+    peaks = {w: round(max(r["peak"][w] for r in rows) / 2**20, 1) for w in rows[0]["peak"]}
     received, everything = (max(r[k] for r in rows) for k in ("received", "full_received"))
-    single = rows[0]["full_tensor_s"]
-    byte_ratio = received / everything
+    byte_ratio, time_ratio = received / everything, seconds["ours"] / seconds["full"]
     return {
         "train": pair[0],
         "generate": pair[1],
@@ -165,14 +176,11 @@ def summary(pair: tuple[str, str], rows: list[dict]) -> dict:
         "received_mib": round(received / 2**20, 1),
         "full_mib": round(everything / 2**20, 1),
         "byte_ratio": round(byte_ratio, 3),
-        "ours_s": round(ours, 4),
-        "full_s": round(full, 4),
-        "full_tensor_s": None
-        if single is None
-        else round(max(r["full_tensor_s"] for r in rows), 4),
-        "time_ratio": round(ours / full, 3),
-        "time_over_byte_ratio": round(ours / full / byte_ratio, 2) if byte_ratio else None,
+        "seconds": {way: round(s, 4) for way, s in seconds.items()},
+        "time_ratio": round(time_ratio, 3),
+        "time_over_byte_ratio": round(time_ratio / byte_ratio, 2) if byte_ratio else None,
         "default": pair in DEFAULTS,
+        "peak_mib": peaks,
         "buffer_mib": round(max(r["buffer"] for r in rows) / 2**20, 1),
     }
 

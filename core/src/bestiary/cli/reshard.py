@@ -8,15 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from bestiary.distributed.resharding.cost import Cost, Counted, compare
+from bestiary.distributed.resharding.grouping import Target
 from bestiary.distributed.resharding.layout import Layout
 from bestiary.distributed.resharding.mesh import Mesh
-from bestiary.distributed.resharding.plan import Target
 from bestiary.distributed.resharding.shapes import find_shape, parameters_of
 from bestiary.errors import PlacementError
 
 ITEMSIZE = {"bf16": 2, "fp32": 4}
+_WAYS = 4
 _SHOWN = 8
-"""Groups that are listed."""
+"""Groups that are listed, and ranks of a group."""
 
 
 def reshard(arguments: argparse.Namespace) -> int:
@@ -88,6 +89,8 @@ def _show(
             gib(way.redundant),
         )
     console.print(table)
+    if len(ways) < _WAYS:
+        console.print(_left_out(source.mesh))
     spread = sorted(counted.received.values())
     if spread[0] != spread[-1]:
         console.print(f"ours differs by rank: {gib(spread[0])} to {gib(spread[-1])}")
@@ -96,10 +99,20 @@ def _show(
     console.print(f"planned in {seconds:.2f} s")
 
 
+def _left_out(train: Mesh) -> str:
+    if train.fsdp > 1:
+        return "HybridFlow's other formulae are for training without row shards (fsdp)"
+    return "HybridFlow's formula is for generation degrees whose product divides training's pp·tp"
+
+
 def _some(groups: list[list[int]]) -> str:
-    shown = " ".join("[" + ",".join(map(str, g)) + "]" for g in groups[:_SHOWN])
+    """The first groups, and of each the first ranks."""
+    shown = " ".join(
+        "\\[" + ",".join(map(str, g[:_SHOWN])) + (",…" if len(g) > _SHOWN else "") + "]"
+        for g in groups[:_SHOWN]
+    )
     more = len(groups) - _SHOWN
-    return shown.replace("[", "\\[") + (f" and {more} more" if more > 0 else "")
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def gib(size: float) -> str:

@@ -8,8 +8,9 @@ counted from the layouts themselves.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from bestiary.distributed.resharding.grouping import Target, choose_target
 from bestiary.distributed.resharding.layout import Layout, Parameter, overlap, volume
-from bestiary.distributed.resharding.plan import Target, choose_target
+from bestiary.distributed.resharding.plan import class_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +35,23 @@ def formulas(total: float, *, p: int, t: int, d: int, p_g: int, t_g: int) -> lis
     """DeepSpeed-Chat, HybridFlow-V and HybridFlow.
 
     DeepSpeed-Chat gathers everything from all ranks (ZeRO-3), HybridFlow-V from a model-parallel
-    group, HybridFlow from a micro data-parallel group.
+    group, HybridFlow from a micro data-parallel group, where t·p is a multiple of t_g·p_g.
     """
-    return [
+    made = [
         Cost("DS-Chat", (t * p * d - 1) / (t * p * d) * total, total, total / (t * p * d)),
         Cost("HybridFlow-V", (t * p - 1) / (t * p) * total, total, total / (t * p)),
-        Cost(
-            "HybridFlow",
-            (t * p - t_g * p_g) / (t_g * p_g * t * p) * total,
-            total / (t_g * p_g),
-            0.0,
-        ),
     ]
+    if (t * p) % (t_g * p_g) == 0:
+        received = (t * p - t_g * p_g) / (t_g * p_g * t * p) * total
+        made.append(Cost("HybridFlow", received, total / (t_g * p_g), 0.0))
+    return made
 
 
 def grouped(parameters: Sequence[Parameter], source: Layout, target: Layout) -> list[Parameter]:
     """Parameters of equal shape and stages as one with ``copies``: large models in few terms."""
     found: dict[tuple[object, ...], Parameter] = {}
     for p in parameters:
-        key = (p.shape, p.tp_dim, p.blocks, source.stage(p), target.stage(p))
+        key = class_of(p, source, target)
         old = found.get(key)
         found[key] = p if old is None else replace(old, copies=old.copies + p.copies)
     return list(found.values())
@@ -98,13 +97,16 @@ def count(
 def compare(
     parameters: Sequence[Parameter], source: Layout, layout: Layout, itemsize: int = 2
 ) -> tuple[list[Cost], Counted, Target]:
-    """The four ways side by side, and what ours gives each rank."""
+    """Ours beside the published ways whose formulae hold, and what ours gives each rank.
+
+    The formulae of HybridFlow are for weights that data parallelism replicates: with row shards
+    only DeepSpeed-Chat's is meant, which gathers from all ranks.
+    """
     groups = grouped(parameters, source, layout)
     target = choose_target(source, layout, groups)
     counted = count(groups, source, target, itemsize)
     total = float(sum(p.numel * p.copies for p in parameters) * itemsize)
     mesh, gen = source.mesh, layout.mesh
-    # Row shards are replicas that hold a part: for the formulae they are data parallelism.
     known = formulas(total, p=mesh.pp, t=mesh.tp, d=mesh.dp * mesh.fsdp, p_g=gen.pp, t_g=gen.tp)
     ours = Cost(
         "bestiary",
@@ -112,4 +114,4 @@ def compare(
         float(max(counted.target.values())),
         float(max(counted.redundant.values())),
     )
-    return [*known, ours], counted, target
+    return [*(known[:1] if mesh.fsdp > 1 else known), ours], counted, target

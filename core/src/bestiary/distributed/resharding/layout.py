@@ -22,6 +22,9 @@ class Parameter:
             the number of layers or more after them (the last norm, the head).
         copies: how many parameters of the model this one stands for, on paper.
         blocks: equal units along ``tp_dim`` that are never cut: heads. 0 is each index.
+        queries: for key-value heads, the query heads that they serve: a rank has the key-value
+            heads of its query heads, so that ranks share one where there are too few.
+        tied: the embedding is the output layer too, so the first and the last stage have it.
     """
 
     name: str
@@ -30,6 +33,8 @@ class Parameter:
     layer: int = -1
     copies: int = 1
     blocks: int = 0
+    queries: int = 0
+    tied: bool = False
 
     @property
     def numel(self) -> int:
@@ -61,30 +66,33 @@ class Layout:
         """The ranks that the mesh covers."""
         return range(self.offset, self.offset + self.mesh.size)
 
-    def stage(self, parameter: Parameter) -> int:
-        """The stage that owns a parameter; the first has the embedding, the last the head."""
-        if self.mesh.pp == 1 or parameter.layer < 0:
-            return 0
+    def stages(self, parameter: Parameter) -> tuple[int, ...]:
+        """The stages that have a parameter: the first the embedding, the last the head.
+
+        A tied embedding is in both.
+        """
+        last = self.mesh.pp - 1
+        if parameter.tied and last:
+            return 0, last
+        if last == 0 or parameter.layer < 0:
+            return (0,)
         each = -(-self.layers // self.mesh.pp)
-        return min(parameter.layer // max(each, 1), self.mesh.pp - 1)
+        return (last if parameter.layer >= self.layers else parameter.layer // each,)
 
     def box(self, parameter: Parameter, rank: int) -> Box | None:
         """What a rank holds of a parameter; None for nothing."""
         if rank not in self.ranks:
             return None
         at = self.mesh.coordinates(rank - self.offset)
-        if at["pp"] != self.stage(parameter):
+        if at["pp"] not in self.stages(parameter):
             return None
         return self.shard(parameter, at["tp"], at["fsdp"])
 
     def shard(self, parameter: Parameter, tp: int, fsdp: int = 0) -> Box | None:
-        """The box of a place in the stage that owns the parameter."""
+        """The box of a place in a stage that has the parameter."""
         box = [(0, n) for n in parameter.shape]
         if parameter.tp_dim is not None and self.mesh.tp > 1:
-            n = parameter.shape[parameter.tp_dim]
-            unit = n // parameter.blocks if parameter.blocks else 1
-            start, stop = part(n // unit, self.mesh.tp, tp, whole=bool(parameter.blocks))
-            box[parameter.tp_dim] = (start * unit, stop * unit)
+            box[parameter.tp_dim] = _split(parameter, parameter.tp_dim, self.mesh.tp, tp)
         if self.mesh.fsdp > 1 and box:
             start, stop = box[0]
             low, high = chunk(stop - start, self.mesh.fsdp, fsdp)
@@ -93,18 +101,25 @@ class Layout:
         return made if volume(made) else None
 
 
+def _split(parameter: Parameter, dim: int, parts: int, index: int) -> tuple[int, int]:
+    """The indices of a tensor-parallel part."""
+    n, blocks = parameter.shape[dim], parameter.blocks
+    if not blocks:
+        return chunk(n, parts, index)
+    unit = n // blocks
+    if parameter.queries:
+        first, end = chunk(parameter.queries, parts, index)
+        start = first * blocks // parameter.queries
+        stop = -(-end * blocks // parameter.queries) if end > first else start
+    else:
+        start, stop = chunk(blocks, parts, index)
+    return start * unit, stop * unit
+
+
 def chunk(n: int, parts: int, index: int) -> tuple[int, int]:
     """The part of ``range(n)`` that ``torch.chunk`` gives to an index."""
     each = -(-n // parts)
     return min(index * each, n), min((index + 1) * each, n)
-
-
-def part(units: int, parts: int, index: int, *, whole: bool) -> tuple[int, int]:
-    """A tensor-parallel part; where there are fewer heads than parts, ranks share one."""
-    if whole and parts > units:
-        only = index * units // parts
-        return only, only + 1
-    return chunk(units, parts, index)
 
 
 def volume(box: Box | None) -> int:
@@ -123,6 +138,12 @@ def overlap(a: Box | None, b: Box | None) -> Box | None:
         return None
     made = tuple((max(x, u), min(y, v)) for (x, y), (u, v) in zip(a, b, strict=True))
     return made if volume(made) else None
+
+
+def contiguous(part: Box, within: Box) -> bool:
+    """Whether a part of a box is one run of memory in it: a row, or whole rows."""
+    first = next((d for d, (a, b) in enumerate(part) if b - a != 1), len(part))
+    return part[first + 1 :] == within[first + 1 :]
 
 
 def cells(box: Box, cuts: Sequence[Box]) -> list[Box]:

@@ -1,110 +1,27 @@
-"""The plan of a reshard: pure intersection of the boxes of a source and a target layout."""
+"""The plan of a reshard: pure intersection of the boxes of a source and a target layout.
 
-from collections.abc import Mapping, Sequence
+Parameters of one shape and stage form a class; a class is intersected once, box by distinct box,
+and a rank asks for the moves in which it takes part. So each of a thousand ranks plans in seconds.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
 
+from bestiary.distributed.resharding.grouping import Place, Target
 from bestiary.distributed.resharding.layout import (
     Box,
     Layout,
     Parameter,
     cells,
+    contiguous,
     overlap,
     volume,
 )
 from bestiary.errors import PlacementError
 
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Which shard of the target layout each rank takes.
-
-    Args:
-        layout: tensor and pipeline parallel degrees of generation.
-        place: for each rank of the group that generates, its place (pp, tp).
-    """
-
-    layout: Layout
-    place: Mapping[int, tuple[int, int]]
-
-    def box(self, parameter: Parameter, rank: int) -> Box | None:
-        """What the rank must have of a parameter."""
-        if rank not in self.place:
-            return None
-        pp, tp = self.place[rank]
-        return None if pp != self.layout.stage(parameter) else self.layout.shard(parameter, tp)
-
-    def tensor_groups(self) -> list[list[int]]:
-        """The ranks that generate together: one of each shard."""
-        by_place: dict[tuple[int, int], list[int]] = {}
-        for rank in sorted(self.place):
-            by_place.setdefault(self.place[rank], []).append(rank)
-        columns = [by_place[key] for key in sorted(by_place)]
-        return [list(group) for group in zip(*columns, strict=True)]
-
-    def micro_groups(self, source: Layout) -> list[list[int]]:
-        """Ranks of one replica of the source that take the same shard: they gather it together."""
-        found: dict[tuple[int, tuple[int, int]], list[int]] = {}
-        for rank in sorted(self.place):
-            replica = source.mesh.coordinates(rank - source.offset)["dp"]
-            found.setdefault((replica, self.place[rank]), []).append(rank)
-        return sorted(found.values())
-
-
-def choose_target(source: Layout, layout: Layout, parameters: Sequence[Parameter]) -> Target:
-    """Give each rank of the source's group a shard of the target, so that it keeps what it has.
-
-    Ranks are sorted by what they hold and cut into equal runs, one for each shard (micro data
-    parallelism, arXiv:2409.19256, section 5.3). Of the two orders, tensor before pipeline or after
-    it, the one that keeps more bytes is taken.
-
-    Raises:
-        PlacementError: if the ranks cannot be shared out evenly.
-    """
-    world, shards = source.mesh.size, layout.mesh.pp * layout.mesh.tp
-    if world % shards:
-        raise PlacementError(
-            f"generation with {layout.mesh} has {shards} shards, which do not divide the {world} "
-            "ranks of training",
-            hint="choose degrees whose product divides the number of ranks",
-        )
-    best: Target | None = None
-    kept = -1
-    for first, second in (("pp", "tp"), ("tp", "pp")):
-        order = sorted(
-            source.ranks,
-            key=lambda r: _order(source, r, first, second),
-        )
-        outer, inner = getattr(layout.mesh, first), getattr(layout.mesh, second)
-        place = {}
-        for position, rank in enumerate(order):
-            shard = position * shards // world
-            a, b = divmod(shard, inner)
-            place[rank] = (a, b) if first == "pp" else (b, a)
-        assert outer * inner == shards  # noqa: S101 - by construction
-        target = Target(layout, place)
-        total = sum(
-            p.copies * volume(overlap(source.box(p, r), target.box(p, r)))
-            for r in source.ranks
-            for p in parameters
-        )
-        if total > kept:
-            best, kept = target, total
-    assert best is not None  # noqa: S101 - two were tried
-    return best
-
-
-def _order(source: Layout, rank: int, first: str, second: str) -> tuple[int, int, int, int]:
-    at = source.mesh.coordinates(rank - source.offset)
-    return at[first], at[second], at["fsdp"], at["dp"]
-
-
-def separate_target(layout: Layout) -> Target:
-    """A target on ranks of its own: the place of each is that of its mesh."""
-    place = {}
-    for rank in layout.ranks:
-        at = layout.mesh.coordinates(rank - layout.offset)
-        place[rank] = (at["pp"], at["tp"])
-    return Target(layout, place)
+Handling = Literal["in place", "direct", "buffer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,63 +47,141 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a target shard that lies inside or outside of every source box.
+
+    Args:
+        box: in indices of the whole parameter.
+        place: of the shard.
+        holders: the ranks that have it, in order.
+    """
+
+    box: Box
+    place: Place
+    holders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Every piece of a reshard, parameter by parameter.
+    """Every piece of a reshard.
 
     Args:
         parameters: of the model.
         source: who has what.
         target: who needs what.
-        moves: pieces in the order of the parameters; those that stay are among them.
+        ranks: that take part.
+        classes: the class of each parameter, and its number within the class.
+        pieces: of each class.
     """
 
     parameters: tuple[Parameter, ...]
     source: Layout
     target: Target
-    moves: tuple[tuple[Move, ...], ...]
-    ranks: tuple[int, ...] = field(default=())
+    ranks: tuple[int, ...]
+    classes: tuple[tuple[int, int], ...]
+    pieces: tuple[tuple[Piece, ...], ...]
+    _members: dict[Place, dict[int, int]] = field(repr=False)
+    _replicas: dict[int, int] = field(repr=False)
+
+    def moves(self, number: int, rank: int | None = None) -> Iterator[Move]:
+        """The moves of a parameter, those that stay among them.
+
+        Args:
+            number: of the parameter.
+            rank: only those in which it takes part.
+        """
+        kind, ordinal = self.classes[number]
+        own = None if rank is None else self.target.place.get(rank)
+        for index, piece in enumerate(self.pieces[kind]):
+            if rank is None or rank in piece.holders:
+                receivers = [*self._members[piece.place]]
+            elif own == piece.place:
+                receivers = [rank]
+            else:
+                continue
+            for receiver in receivers:
+                sender = self._sender(piece, receiver, index + ordinal)
+                if rank is None or rank in (sender, receiver):
+                    yield Move(number, piece.box, sender, receiver)
+
+    def _sender(self, piece: Piece, receiver: int, turn: int) -> int:
+        """Itself, else one of the same replica, else any: by turns, so that they share the work."""
+        holders = piece.holders
+        if len(holders) == 1 or receiver in holders:
+            return receiver if receiver in holders else holders[0]
+        mine = self._replicas.get(receiver)
+        near = [rank for rank in holders if self._replicas[rank] == mine] or holders
+        return near[(self._members[piece.place][receiver] + turn) % len(near)]
 
     def received(self) -> dict[int, int]:
         """Elements that each rank gets from others: its target less what it has."""
-        out = dict.fromkeys(self.ranks, 0)
-        for moves in self.moves:
-            for move in moves:
-                if move.sender != move.receiver:
-                    out[move.receiver] += move.numel
-        return out
+        return self._total(receivers=True)
 
     def sent(self) -> dict[int, int]:
         """Elements that each rank sends."""
+        return self._total(receivers=False)
+
+    def _total(self, *, receivers: bool) -> dict[int, int]:
         out = dict.fromkeys(self.ranks, 0)
-        for moves in self.moves:
-            for move in moves:
+        for number in range(len(self.parameters)):
+            for move in self.moves(number):
                 if move.sender != move.receiver:
-                    out[move.sender] += move.numel
+                    out[move.receiver if receivers else move.sender] += move.numel
         return out
 
-    def in_place(self, rank: int) -> list[str]:
-        """Parameters whose target is a contiguous part of what the rank has: no copy is needed."""
-        found = []
-        for parameter in self.parameters:
-            have, want = self.source.box(parameter, rank), self.target.box(parameter, rank)
-            if want is None or have is None or overlap(have, want) != want:
-                continue
-            if have[1:] == want[1:]:
-                found.append(parameter.name)
-        return found
+    def handling(self, rank: int) -> dict[str, Handling]:
+        """How each of a rank's target shards comes about, where no dtype changes.
 
-    def buckets(self, limit: int) -> list[range]:
-        """Runs of parameters of up to ``limit`` target elements, at least one parameter each."""
-        made, start, size = [], 0, 0
+        ``in place``: a contiguous part of what it has, no copy. ``direct``: every piece is
+        contiguous in the target and goes straight there. ``buffer``: some piece goes through
+        one.
+        """
+        out: dict[str, Handling] = {}
         for number, parameter in enumerate(self.parameters):
-            need = max(
-                (volume(self.target.box(parameter, r)) for r in self.target.place), default=0
-            )
+            have, want = self.source.box(parameter, rank), self.target.box(parameter, rank)
+            if want is None:
+                continue
+            if have is not None and overlap(have, want) == want and contiguous(want, have):
+                out[parameter.name] = "in place"
+                continue
+            came = [m for m in self.moves(number, rank) if m.receiver == rank != m.sender]
+            direct = all(contiguous(move.box, want) for move in came)
+            out[parameter.name] = "direct" if direct else "buffer"
+        return out
+
+    def needs(self, small: int = 0) -> list[int]:
+        """Elements of memory that each parameter can take on any rank while it is on its way.
+
+        Its target, what comes in through a buffer and what goes out through one.
+
+        Args:
+            small: pieces of fewer elements are copied for each receiver.
+        """
+        by_class: dict[int, int] = {}
+        for (kind, _), parameter in zip(self.classes, self.parameters, strict=True):
+            if kind in by_class:
+                continue
+            out = dict.fromkeys(self.ranks, 0)
+            for piece in self.pieces[kind]:
+                receivers = sum(r not in piece.holders for r in self._members[piece.place])
+                size = volume(piece.box)
+                for holder in piece.holders:
+                    out[holder] += size * (receivers if size < small else min(receivers, 1))
+            most = max((volume(self.target.shard(parameter, p)) for p in self._members), default=0)
+            moving = any(out.values())
+            by_class[kind] = most + (most + max(out.values()) if moving else 0)
+        return [by_class[kind] for kind, _ in self.classes]
+
+    def buckets(self, limit: int, small: int = 0) -> list[range]:
+        """Runs of parameters that need up to ``limit`` elements, at least one parameter each."""
+        made, start, size = [], 0, 0
+        for number, need in enumerate(self.needs(small)):
             if number > start and size + need > limit:
                 made.append(range(start, number))
                 start, size = number, 0
             size += need
-        made.append(range(start, len(self.parameters)))
+        if self.parameters:
+            made.append(range(start, len(self.parameters)))
         return made
 
 
@@ -194,51 +189,73 @@ def plan_reshard(parameters: Sequence[Parameter], source: Layout, target: Target
     """Which part of whose box goes where.
 
     Every target box is cut along the edges of the source boxes. A piece that the rank has stays; of
-    several that have it, the sender is one of the same replica where there is one, then the one
-    that has sent least, so replicas share the work.
+    several that have it, the sender is one of the same replica where there is one, and they take
+    turns from parameter to parameter of a class.
 
     Raises:
         PlacementError: if nobody has a piece.
     """
-    ranks = tuple(sorted({*source.ranks, *target.place}))
-    load = dict.fromkeys(ranks, 0)
-    every: list[tuple[Move, ...]] = []
-    for number, parameter in enumerate(parameters):
-        held = {r: box for r in source.ranks if (box := source.box(parameter, r)) is not None}
-        moves: list[Move] = []
-        for rank in sorted(target.place):
-            want = target.box(parameter, rank)
-            if want is None:
-                continue
-            own = overlap(held.get(rank), want)
-            near = {r: b for r, b in held.items() if overlap(b, want) is not None}
-            for cell in cells(want, [*{*near.values()}, *([own] if own else [])]):
-                sender = _sender(parameter, cell, rank, near, source, load)
-                if sender != rank:
-                    load[sender] += volume(cell)
-                moves.append(Move(number, cell, sender, rank))
-        every.append(tuple(moves))
-    return Plan(tuple(parameters), source, target, tuple(every), ranks)
+    numbers: dict[tuple[object, ...], int] = {}
+    sizes: list[int] = []
+    classes: list[tuple[int, int]] = []
+    pieces: list[tuple[Piece, ...]] = []
+    for p in parameters:
+        key = class_of(p, source, target.layout)
+        if key not in numbers:
+            numbers[key] = len(pieces)
+            pieces.append(tuple(_pieces(p, source, target)))
+            sizes.append(0)
+        kind = numbers[key]
+        classes.append((kind, sizes[kind]))
+        sizes[kind] += 1
+    members = {
+        place: {rank: i for i, rank in enumerate(ranks)}
+        for place, ranks in target.members().items()
+    }
+    replicas = {r: source.mesh.coordinates(r - source.offset)["dp"] for r in source.ranks}
+    return Plan(
+        tuple(parameters), source, target, tuple(sorted({*source.ranks, *target.place})),
+        tuple(classes), tuple(pieces), members, replicas,
+    )  # fmt: skip
 
 
-def _sender(
-    parameter: Parameter,
-    cell: Box,
-    rank: int,
-    near: Mapping[int, Box],
-    source: Layout,
-    load: Mapping[int, int],
-) -> int:
-    holders = [r for r, box in near.items() if overlap(box, cell) == cell]
-    if not holders:
-        raise PlacementError(f"no rank of the source has {cell} of {parameter.name}")
-    if rank in holders:
-        return rank
-    replica = _replica(source, rank)
-    return min(holders, key=lambda r: (_replica(source, r) != replica, load[r], r))
+def class_of(p: Parameter, source: Layout, target: Layout) -> tuple[object, ...]:
+    """What parameters have in common whose boxes are the same on every rank."""
+    return (p.shape, p.tp_dim, p.blocks, p.queries, source.stages(p), target.stages(p))
 
 
-def _replica(source: Layout, rank: int) -> int:
-    if rank not in source.ranks:
-        return -1
-    return source.mesh.coordinates(rank - source.offset)["dp"]
+def _pieces(parameter: Parameter, source: Layout, target: Target) -> Iterator[Piece]:
+    held: dict[Box, list[int]] = {}
+    for rank in source.ranks:
+        box = source.box(parameter, rank)
+        if box is not None:
+            held.setdefault(box, []).append(rank)
+    for place in sorted(target.members()):
+        want = target.shard(parameter, place)
+        if want is None:
+            continue
+        near = {box: shared for box in held if (shared := overlap(box, want)) is not None}
+        if sum(map(volume, near.values())) == volume(want) and _disjoint(list(near.values())):
+            for box, shared in near.items():
+                yield Piece(shared, place, tuple(held[box]))
+            continue
+        for cell in cells(want, list(near.values())):
+            found = [r for box, part in near.items() if overlap(part, cell) == cell
+                     for r in held[box]]  # fmt: skip
+            if not found:
+                raise PlacementError(f"no rank of the source has {cell} of {parameter.name}")
+            yield Piece(cell, place, tuple(sorted(found)))
+
+
+def _disjoint(boxes: Sequence[Box], dim: int = 0) -> bool:
+    """Whether boxes lie in a grid without sharing anything; where that is unsure, it is False."""
+    groups: dict[tuple[int, int], list[Box]] = {}
+    if len(boxes) < 2:
+        return True
+    if dim == len(boxes[0]):
+        return False
+    for box in boxes:
+        groups.setdefault(box[dim], []).append(box)
+    return all(a[1] <= b[0] for a, b in pairwise(sorted(groups))) and all(
+        _disjoint(group, dim + 1) for group in groups.values()
+    )

@@ -118,7 +118,7 @@ def parameters_of(shape: Shape) -> list[Parameter]:
     """Every parameter with the dim that tensor parallelism splits (Megatron's columns and rows)."""
     s, head = shape, shape.head_dim or shape.hidden // shape.heads
     last = s.layers
-    made = [Parameter("embed", (s.vocab, s.hidden), 0)]
+    made = [Parameter("embed", (s.vocab, s.hidden), 0, tied=s.tied)]
     if s.family == "gpt2":
         made.append(Parameter("positions", (s.positions, s.hidden)))
     for i in range(s.layers):
@@ -135,8 +135,8 @@ def _llama_layer(s: Shape, head: int, i: int) -> list[Parameter]:
     q, kv = s.heads * head, s.kv_heads * head
     made = [
         Parameter(f"{i}.q", (q, s.hidden), 0, i, blocks=s.heads),
-        Parameter(f"{i}.k", (kv, s.hidden), 0, i, blocks=s.kv_heads),
-        Parameter(f"{i}.v", (kv, s.hidden), 0, i, blocks=s.kv_heads),
+        Parameter(f"{i}.k", (kv, s.hidden), 0, i, blocks=s.kv_heads, queries=s.heads),
+        Parameter(f"{i}.v", (kv, s.hidden), 0, i, blocks=s.kv_heads, queries=s.heads),
         Parameter(f"{i}.o", (s.hidden, q), 1, i, blocks=s.heads),
         Parameter(f"{i}.gate", (s.intermediate, s.hidden), 0, i),
         Parameter(f"{i}.up", (s.intermediate, s.hidden), 0, i),
@@ -147,8 +147,8 @@ def _llama_layer(s: Shape, head: int, i: int) -> list[Parameter]:
     if s.bias:
         made += [
             Parameter(f"{i}.q.bias", (q,), 0, i, blocks=s.heads),
-            Parameter(f"{i}.k.bias", (kv,), 0, i, blocks=s.kv_heads),
-            Parameter(f"{i}.v.bias", (kv,), 0, i, blocks=s.kv_heads),
+            Parameter(f"{i}.k.bias", (kv,), 0, i, blocks=s.kv_heads, queries=s.heads),
+            Parameter(f"{i}.v.bias", (kv,), 0, i, blocks=s.kv_heads, queries=s.heads),
         ]
     return made
 
